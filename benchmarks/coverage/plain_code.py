@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from pieces import attention, further, sums, typed
+from pieces import attention, further, picked, sums, typed
 from pyg_convs import Case, Inputs, main
 
 
@@ -47,7 +47,7 @@ def _arguments(takes: str, i: Inputs) -> tuple[Any, ...]:
 
 CASES = [
     Case(kind.__name__, kind, functools.partial(_arguments, takes))
-    for file in (sums, attention, typed, further)
+    for file in (sums, attention, typed, further, picked)
     for kind, takes in file.CASES
 ]
 

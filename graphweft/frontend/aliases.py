@@ -33,15 +33,21 @@ _SAME_ORDER = {
 }
 
 
+_STRETCHES = {aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default}
+
+
 @dataclass(frozen=True, eq=False)
 class View:
-    """How a tensor lies in another's memory: the operation that made it, and which of its results it is."""
+    """How a tensor lies in another's memory: the operation that made it, which of its results it is, and whether
+    gradients were recorded then.
+    """
 
     base: Tensor
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     position: int | None
+    graded: bool = True
 
 
 class Aliases:
@@ -57,10 +63,10 @@ class Aliases:
         alias = returned[0].alias_info if returned else None
         if not args or ((alias is None or alias.is_write) and func not in STOPPED):
             return
-        several = isinstance(made, tuple | list)
+        several, graded = isinstance(made, tuple | list), torch.is_grad_enabled()
         for at, view in enumerate(made if several else [made]):
             if view is not args[0] and isinstance(view, Tensor):
-                self._views[view] = View(args[0], func, args[1:], kwargs, at if several else None)
+                self._views[view] = View(args[0], func, args[1:], kwargs, at if several else None, graded)
                 self._over.setdefault(args[0], []).append(weakref.ref(view))
 
     def view(self, tensor: Tensor) -> View | None:
@@ -73,6 +79,16 @@ class Aliases:
         while (view := self._views.get(tensor)) is not None:
             tensor = view.base
         return tensor
+
+    def stretch(self, tensor: Tensor) -> tuple[Tensor, int]:
+        """The tensor of which ``tensor`` is a stretch of rows, and the first of them; itself where it is none."""
+        first = 0
+        while (view := self._views.get(tensor)) is not None:
+            start = _first_row(view)
+            if start is None or (torch.is_grad_enabled() and not view.graded):
+                break
+            tensor, first = view.base, first + start
+        return tensor, first
 
     def again(self, view: View, base: Tensor, dispatch: Dispatch) -> Tensor:
         """The view made of ``base``."""
@@ -96,6 +112,21 @@ class Aliases:
                     if id(view_) not in below:
                         found.append(view_)
         return found
+
+
+def _first_row(view: View) -> int | None:
+    """Where a stretch of rows begins in what it is a view of; None for other views."""
+    size = view.base.shape[0] if view.base.dim() else 0
+    dim = (*(view.args if view.func is aten.slice.Tensor else view.args[1:]), 0)[0]
+    if view.func not in _STRETCHES or view.kwargs or dim % max(view.base.dim(), 1):
+        return None
+    if view.func is aten.slice.Tensor:
+        start, step = view.args[1] if len(view.args) > 1 else None, view.args[3] if len(view.args) > 3 else 1
+        return slice(start, None).indices(size)[0] if step == 1 else None
+    if view.func in (aten.split.Tensor, aten.split_with_sizes.default) and view.position is not None:
+        sizes = view.args[0]
+        return sizes * view.position if isinstance(sizes, int) else sum(sizes[: view.position])
+    return None
 
 
 def put_back(view: View, value: Tensor, dispatch: Dispatch) -> Tensor | None:

@@ -50,9 +50,13 @@ def assigned(
         return torch.where(chosen, y.reshape(()), x)
     rows = _picked_from(tape, values, y, ids, x) if isinstance(y, FakeTensor) else None
     if rows is None:
-        if isinstance(y, FakeTensor) and not _is_given(tape, values[y]):
+        zeros = torch.zeros(x.shape, dtype=x.dtype)
+        if not isinstance(y, FakeTensor) or _is_given(tape, values[y]):
+            rows = zeros.index_put([ids], y)
+        elif x.dim() > 1 and y.shape == (len(ids), *x.shape[1:]):  # a number a row is one of edges, such as a weight
+            rows = zeros.index_add(0, ids, y)  # each row once
+        else:
             return None
-        rows = torch.zeros(x.shape, dtype=x.dtype).index_put([ids], y)
     return torch.where(chosen, rows, x)
 
 
@@ -61,7 +65,7 @@ def _makers(tape: Tape) -> dict[Var, Step]:
 
 
 def _is_given(tape: Tape, var: Var | None) -> bool:
-    """Whether a value follows from inputs by a few steps without sums over edges."""
+    """Whether a value follows from inputs by a few steps without sums over edges or draws."""
     makers = _makers(tape)
     open_, seen = [var], set[Var]()
     while open_ and len(seen) < _LOOKED_AT:
@@ -72,7 +76,7 @@ def _is_given(tape: Tape, var: Var | None) -> bool:
         if step is None or one in seen:
             continue
         seen.add(one)
-        if step.target in _ALONG:
+        if step.target in _ALONG or torch.Tag.nondeterministic_seeded in step.target.tags:
             return False
         open_.extend(step.reads)
     return not open_

@@ -225,6 +225,8 @@ class EdgeSets:
             own = {step: move for step, move in moves.items() if move.index.shape[0] == count}
             if count > 1:
                 self._find(tape, own, count)
+        self._parameters = _of_parameters(tape, moves)
+        self._leave_groups(list(moves.values()))
         self._nodes = {n for sets in self._sets.values() for e in sets if e.keys[0] != e.keys[1] for n in e.nodes}
         self._find_pairs(list(moves.values()))
         self.counts = frozenset(self._sets)
@@ -240,9 +242,17 @@ class EdgeSets:
     def groups(self, move: Move) -> bool:
         """Whether a move is between nodes and groups of them, such as the graphs of a batch: not along edges."""
         count = move.index.shape[0]
-        if count not in self._nodes or not 0 < move.nodes <= min(count // 2, _MOST_GROUPS):
+        if count not in self._nodes or not self._is_grouped(move):
             return False
         return all(edges.keys[0] == edges.keys[1] for edges in self._sets.get(count, []))
+
+    def is_of_table(self, move: Move) -> bool:
+        """Whether a move picks rows of a table of parameters."""
+        return move.kind is None and move.rows in self._parameters
+
+    def _is_grouped(self, move: Move) -> bool:
+        """Whether a move may be between rows and few groups of them, or picks rows of a table of parameters."""
+        return self.is_of_table(move) or 0 < move.nodes <= min(move.index.shape[0] // 2, _MOST_GROUPS)
 
     def near(self, var: Var) -> EdgeSet | None:
         """The edges along which rows of edges are summed later, where their number leaves a choice."""
@@ -270,13 +280,29 @@ class EdgeSets:
                 for var in cone:
                     self._near.setdefault(var, (along or fitting)[0])
 
-    def _find_pairs(self, moves: Sequence[Move]) -> None:
-        """Pairs of nodes that nothing is added up over, such as those whose scores are asked for."""
-        for count in {move.index.shape[0] for move in moves} - self._sets.keys() - {0, 1}:
+    def _leave_groups(self, moves: Sequence[Move]) -> None:
+        """Leaves out what looks like edges but is nodes: rows of tables picked for them, and sums over few groups."""
+        for count in [*self._sets]:
+            others = [edges for other, sets in self._sets.items() if other != count for edges in sets]
+            nodes = {n for edges in others if edges.keys[0] != edges.keys[1] for n in edges.nodes}
             own = [move for move in moves if move.index.shape[0] == count]
+            if count in nodes and all(self._is_grouped(move) for move in own):
+                self._near = {var: edges for var, edges in self._near.items() if edges.count != count}
+                del self._sets[count]
+
+    def _find_pairs(self, moves: Sequence[Move]) -> None:
+        """Rows of nodes that are picked, and pairs of them, such as those whose scores are asked for: nothing is added
+        up over these. Rows of tables may be picked for them as well.
+        """
+        for count in {move.index.shape[0] for move in moves} - self._nodes - {0, 1}:
+            sets = self._sets.get(count, [])
+            own = [move for move in moves if move.index.shape[0] == count and not any(e.has(move) for e in sets)]
+            own = [move for move in own if move.nodes in self._nodes or not self.is_of_table(move)]
             ends = list({move.key: move for move in own}.values())
-            if len(ends) == 2 and all(move.kind is None and move.nodes in self._nodes for move in own):
-                self._take(count, (ends[1], ends[0]))
+            if len(ends) == 1 and all(move.rows.source is not None for move in own):
+                continue  # rows of an argument, as for layers by type of node
+            if 0 < len(ends) < 3 and all(move.kind is None and move.nodes in self._nodes for move in own):
+                self._take(count, (ends[-1], ends[0]))
 
     def _take(self, count: int, ends: tuple[Move, Move] | None) -> None:
         """Edges into the ids of one move out of those of another."""
@@ -286,6 +312,15 @@ class EdgeSets:
         keys = out_of.key, into.key
         made = EdgeSet(count, out_of.index, into.index, out_of.nodes, into.nodes, keys)
         self._sets.setdefault(count, []).append(made)
+
+
+def _of_parameters(tape: Tape, moves: Mapping[Step, Move]) -> set[Var]:
+    """Parameters, and what follows from them alone without moving rows."""
+    found = {var for var in tape.inputs if var.source is not None and var.source[0] == "parameter"}
+    for step in tape.steps:
+        if step not in moves and step.reads and all(var in found for var in step.reads):
+            found.update(var for var in step.outs if var is not None)
+    return found
 
 
 def _ends(moves: Sequence[Move]) -> tuple[Move, Move] | None:

@@ -21,28 +21,29 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from graphweft._torch_private import TorchDispatchMode, pytree, without_modes
+from graphweft._torch_private import pytree
 from graphweft._torch_recording import (
     FakeTensor,
     FakeTensorMode,
     decomposition_table,
     is_of_stand_ins,
 )
+from graphweft.frontend import loss_forms  # noqa: F401  it fills the table of forms
 from graphweft.frontend.aliases import STOPPED, Aliases, put_back
 from graphweft.frontend.assignments import assigned
 from graphweft.frontend.in_place import out_of_place, with_defaults
 from graphweft.frontend.layout import UnraisableError
+from graphweft.frontend.recording_modes import Calls, Dispatching, GradientsAskedError
 from graphweft.frontend.row_rules import rule_of
 from graphweft.frontend.rules import DECOMPOSITIONS
 from graphweft.frontend.saved_tensors import SavedTensors
-from graphweft.frontend.shield import READS_VALUES
 from graphweft.frontend.source import UNKNOWN, current_line
+from graphweft.frontend.sparse_values import SparseValues
 from graphweft.frontend.sum_forms import FORMS, is_sparse
 from graphweft.frontend.tape import Passed, Step, Tape, Var
-from graphweft.frontend.trace import IN_PLACE_OF, REFUSED, without_log
+from graphweft.frontend.trace import without_log
 from graphweft.frontend.unsteady import what_is_unsteady
 
 aten = torch.ops.aten
@@ -74,20 +75,24 @@ _RESULTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torc
 class Recorder:
     """One recording.
 
+    Args:
+        tracked: Whether stand-ins want gradients where what they stand for does, as torch's autograd sees them.
+
     Attributes:
         tape: What was recorded so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tracked: bool = False) -> None:
         self.tape = Tape()
         self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
-        self.graded = torch.is_grad_enabled()
+        self.graded, self._tracked = torch.is_grad_enabled(), tracked
         self._vars: Any = WeakTensorKeyDictionary()  # stand-in -> its value now; None where that has to be found
         self._known: Any = WeakTensorKeyDictionary()  # tensors of structure
         self._twins: Any = WeakTensorKeyDictionary()  # structure that was written into -> its stand-in
         self._given: Any = WeakTensorKeyDictionary()  # inputs
         self._aliases = Aliases()
         self.saved = SavedTensors()
+        self.matrices = SparseValues(self)
         self._buffers: dict[str, Tensor] = {}
         self.line, self.call = UNKNOWN, "a function"
 
@@ -105,7 +110,7 @@ class Recorder:
         self._given[made] = source
         if source[0] == "buffer":
             self._buffers[source[1]] = made
-        return made
+        return made.requires_grad_() if self._tracked and self.graded and var.grad else made
 
     def structure(self, tensor: Tensor, position: int | None = None) -> Tensor:
         """An integer tensor, taken as it is."""
@@ -127,7 +132,7 @@ class Recorder:
 
         Raises: UnraisableError for what cannot be recorded; errors of the code itself as they are.
         """
-        with self._quiet(), _Functions(self), _Dispatch(self):
+        with self._quiet(), Calls(self), Dispatching(self):
             result = function()
         leaves, spec = pytree.tree_flatten(result)
         self.tape.outputs, self.tape.spec = [self._output(leaf) for leaf in leaves], spec
@@ -173,6 +178,8 @@ class Recorder:
             if not isinstance(leaf, _RESULTS):
                 raise UnraisableError(f"a result of the class {type(leaf).__name__}", self.line)
             return leaf
+        if leaf in self.matrices:
+            raise UnraisableError("a sparse matrix of values as a result", self.line)
         twin = self._twin(leaf)
         if isinstance(twin, FakeTensor):
             var = self._value(twin)
@@ -206,7 +213,7 @@ class Recorder:
 
     def is_moving(self, tensor: Tensor) -> bool:
         """Whether the numbers of a tensor differ from call to call."""
-        if isinstance(tensor, FakeTensor):
+        if isinstance(tensor, FakeTensor) or tensor in self.matrices:
             return True
         return len(self._twins) > 0 and self._aliases.root(tensor) in self._twins
 
@@ -221,6 +228,21 @@ class Recorder:
             if isinstance(leaf, Tensor) and not isinstance(leaf, FakeTensor) and leaf not in self._known:
                 self._known[leaf] = None
         return result
+
+    def asked(self) -> None:
+        """Code asks which tensors want gradients. Raises: GradientsAskedError, to be recorded again with gradients."""
+        if not self._tracked and any(var.grad for var in self.tape.inputs):
+            raise GradientsAskedError("code that asks which tensors want gradients", self.line)
+        self.tape.asks = True
+
+    def wanted(self, tensor: Tensor, wants: bool) -> None:
+        """Code says whether a tensor wants a gradient; an argument that does from now on is noted."""
+        source = self._given.get(tensor)
+        if source is None:
+            return
+        if not wants or source[0] != "arg":
+            raise UnraisableError("an argument or a parameter whose gradient is switched on or off", self.line)
+        self.tape.wanting.append(source[1])
 
     # operations
 
@@ -245,11 +267,11 @@ class Recorder:
         if func is aten.native_batch_norm.default and args[5]:
             return self._batch_norm(args)
         if func is aten.index.Tensor:
-            args = (args[0], self._positions(args[1]))
+            args = self._of_all_rows(args[0], self._positions(args[1]))
         args, kwargs = pytree.tree_map_only(Tensor, self._twin, (args, kwargs))
         form = partial(assigned, self.tape, self._vars) if func is aten.index_put.default else FORMS.get(func)
         if form is not None:
-            with _Dispatch(self):
+            with Dispatching(self):
                 made = form(*args, **kwargs)
             if made is not None:
                 return made
@@ -259,7 +281,7 @@ class Recorder:
                 if isinstance(tensor, FakeTensor):
                     self._value(tensor)
             before = len(self.tape.steps)
-            with _Dispatch(self):
+            with Dispatching(self):
                 made = decomposed(*args, **kwargs)
             if func in DECOMPOSITIONS or all(rule_of(step.target) is not None for step in self.tape.steps[before:]):
                 return made
@@ -327,6 +349,16 @@ class Recorder:
             else:
                 made.append(index)
         return made
+
+    def _of_all_rows(self, rows: Tensor, indices: list[Any]) -> tuple[Tensor, list[Any]]:
+        """Rows of a stretch of rows as those of the tensor that it is a part of."""
+        index = indices[0] if len(indices) == 1 else None
+        if not isinstance(index, Tensor) or isinstance(index, FakeTensor) or index.dtype != torch.int64:
+            return rows, indices
+        (whole, first), count = self._aliases.stretch(rows), rows.shape[0]
+        if whole is rows or not index.numel() or int(index.min()) < -count or int(index.max()) >= count:
+            return rows, indices  # torch tells what is wrong
+        return whole, [self.know(torch.where(index < 0, index + count, index) + first)]
 
     def _in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An operation that writes into its first operand, as one that does not."""
@@ -476,74 +508,10 @@ def _tensor(made: Any) -> Tensor:
     return result
 
 
-class _Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Hands ATen operations to a recorder."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._recorder = recorder
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        recorder, args = self._recorder, tuple(args)
-        if recorder.saved.is_copy(func, args) and recorder.is_moving(args[0]):
-            return recorder.kept_for_backward(args[0])
-        made = recorder.dispatch(func, args, dict(kwargs or {}))
-        recorder.saved.ran(made)
-        return made
-
-
-class _Functions(TorchFunctionMode):
-    """Notes lines, and takes some functions of torch as something else."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        recorder, kwargs = self._recorder, kwargs or {}
-        recorder.saved.called()
-        line = current_line()
-        recorder.line = recorder.line if line == UNKNOWN else line
-        recorder.call = getattr(func, "__name__", str(func))
-        if func in REFUSED:
-            raise UnraisableError(REFUSED[func], recorder.line)
-        if func in READS_VALUES:
-            self._check_read(func, args)
-        if func in _MAKERS:
-            return self._made(func, args, kwargs)
-        moving = any(isinstance(x, Tensor) and recorder.is_moving(x) for x in pytree.tree_leaves((args, kwargs)))
-        if func in IN_PLACE_OF and (moving or recorder.call.startswith("dropout")):
-            func = IN_PLACE_OF[func]
-        return func(*args, **kwargs)
-
-    def _check_read(self, func: Any, args: Any) -> None:
-        """Python may read structure only."""
-        for tensor in pytree.tree_leaves(args):
-            if isinstance(tensor, Tensor):
-                if self._recorder.is_moving(tensor):
-                    what = "branch on" if func.__name__.startswith("__") else "use of"
-                    raise UnraisableError(f"a Python {what} tensor values", self._recorder.line)
-                self._recorder.check_known(tensor)
-
-    def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A tensor made of Python numbers."""
-        leaves = pytree.tree_leaves((args, kwargs))
-        if any(isinstance(leaf, np.ndarray) for leaf in leaves):
-            raise UnraisableError("a tensor made of a NumPy array", self._recorder.line)
-        if any(isinstance(leaf, Tensor) for leaf in leaves):
-            return func(*args, **kwargs)
-        with without_modes():
-            made = func(*args, **kwargs)
-        return self._recorder.know(made)
-
-
 def _apart(tensor: Tensor) -> Tensor:
     """``tensor``; a copy where it is the numbers of a sparse matrix, which stand-ins cannot be made of."""
     base = None if isinstance(tensor, FakeTensor) else tensor._base
     return tensor.clone() if base is not None and is_sparse(base) and not is_sparse(tensor) else tensor
-
-
-_MAKERS = {torch.tensor, torch.as_tensor, torch.scalar_tensor}
 
 
 def record(
@@ -569,7 +537,28 @@ def record(
 
     Raises: UnraisableError with the user's line.
     """
-    recorder = recorder or Recorder()
+    if recorder is not None:
+        return _recorded_by(recorder, function, flat, swap, held, constants, left)
+    try:
+        return _recorded_by(Recorder(), function, flat, swap, held, constants, left)
+    except GradientsAskedError:
+        pass
+    except RuntimeError as failure:
+        if "require grad" not in str(failure):  # a derivative that forward takes by what it was given
+            raise
+    return _recorded_by(Recorder(tracked=True), function, flat, swap, held, constants, left)
+
+
+def _recorded_by(
+    recorder: Recorder,
+    function: Callable[..., Any],
+    flat: Sequence[Any],
+    swap: Callable[[Mapping[tuple[str, Any], Tensor]], contextlib.AbstractContextManager[None]],
+    held: Mapping[tuple[str, Any], Tensor],
+    constants: Sequence[Tensor],
+    left: Callable[[Callable[[Tensor], bool]], Sequence[Tensor]] | None,
+) -> Tape:
+    """The tape of one run."""
     for tensor in constants:
         recorder.constant(tensor)
     given = []

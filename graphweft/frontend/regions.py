@@ -10,7 +10,7 @@ same nodes, such as those of relations; a step along edges between other nodes b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from graphweft._errors import IRError
 from graphweft._torch_private import pytree
 from graphweft.frontend.layout import Known, N, Raised, Size, UnraisableError
 from graphweft.frontend.moves import EdgeSet, EdgeSets, Move, moves_of
+from graphweft.frontend.region import Given, Planned, Region, Taken
 from graphweft.frontend.relations import join_relations
 from graphweft.frontend.row_algebra import RowAlgebra
 from graphweft.frontend.row_rules import rule_of
@@ -36,69 +37,9 @@ _SHORT = 64  # numbers of a constant that rules may read
 _MOST_GRAPHS = 32  # of one program
 PLAIN_TORCH = "no edges are known there"
 AHEAD = "rows of edges joined, picked or written by position"
+_STRETCHES = (aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default)
 _LAID = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)  # operands are laid over each other
 _INDEXED = (aten.index.Tensor, aten.index_select.default, aten.gather.default)
-
-
-@dataclass(frozen=True)
-class Given:
-    """A tensor that a region reads.
-
-    Attributes:
-        source: A value, or structure itself.
-        residency: What its rows are.
-        axis: Which of its dimensions the rows are; they come first in the program.
-        graph: The graph whose edges the rows are, where it is not the first one.
-    """
-
-    source: Var | Tensor
-    residency: Residency
-    axis: int = 0
-    graph: str = ""
-
-
-@dataclass(frozen=True)
-class Taken:
-    """A value that a region gives: the order of the program's dimensions that makes the recorded one, and its shape."""
-
-    var: Var
-    order: tuple[int, ...]
-
-
-@dataclass
-class Region:
-    """One program.
-
-    Attributes:
-        edges: Its graph.
-        others: More graphs over the same nodes, by the name of their input.
-        steps: What it computes.
-        given: Its inputs by name.
-        taken: Its outputs by name.
-        program: The program; its outputs have the names of ``taken``.
-        draws: Whether it draws random numbers.
-    """
-
-    edges: EdgeSet
-    others: dict[str, EdgeSet] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
-    given: dict[str, Given] = field(default_factory=dict)
-    taken: dict[str, Taken] = field(default_factory=dict)
-    program: Program | None = None
-    draws: bool = False
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A tape in parts.
-
-    Attributes:
-        parts: Regions and steps in the order of their run.
-        apart: Steps between regions, which run as they stand, with the reason.
-    """
-
-    parts: list[Region | Step]
-    apart: list[tuple[Step, str]]
 
 
 def plan(tape: Tape, by_content: bool = True) -> Planned:
@@ -120,6 +61,7 @@ class _Writer:
         self.inputs: dict[str, Value] = {"graph": self.graph, "seed": self.seed}
         self.algebra = RowAlgebra(self.b, self.graph, counts, self.seed)
         self._graphs = {id(edges): self.graph}
+        self._grouped_by: dict[Any, EdgeSet] = {}  # edges from nodes into their groups
         self.env: dict[Var, Raised] = {}
         self._structure: dict[Any, Raised] = {}
         self.made: set[Var] = set()
@@ -242,6 +184,8 @@ class _Writer:
         x = self.value(move.rows)
         if move.kind is None:
             return [self.algebra.gather(graph, x, move.dim, source)]
+        if edges is self._grouped_by.get(edges.keys[1]):
+            x = self.algebra.gather(graph, x, move.dim, True)
         if not x.has_rows:
             raise UnraisableError("a sum over edges of a shared value")
         made = self.algebra.scatter(graph, x, move.dim, move.kind, source)
@@ -254,10 +198,27 @@ class _Writer:
         x, algebra = self.value(move.rows), self.algebra
         if move.kind is None:
             return algebra.from_table(x, move.dim, self._ids_of(move))
+        if move.kind in ("max", "min"):
+            return self._extrema(x, move)
         if move.kind != "sum":
-            raise UnraisableError("an extremum of every group")
+            raise UnraisableError("a mean of every group")
         made = algebra.into_table(x, move.dim, self._ids_of(move), move.nodes)
         return made if move.base is None else algebra.ewise("add", made, self.value(move.base))
+
+    def _extrema(self, x: Raised, move: Move) -> Raised:
+        """Extrema of every group: of edges from all nodes into the first ones, whose rows become a table."""
+        count, own = move.index.shape[0], self.region.edges
+        if not own.square or count != own.num_dst or len(self._graphs) >= _MOST_GRAPHS:
+            raise UnraisableError("an extremum of every group")
+        if move.key not in self._grouped_by:
+            ids = torch.arange(count)
+            self._grouped_by[move.key] = EdgeSet(
+                count, ids, move.index.long(), count, count, (("all", count), move.key)
+            )
+        rows = self._moved(replace(move, nodes=count), self._grouped_by[move.key])[0]
+        first = torch.arange(count).clamp(max=move.nodes)
+        table = replace(move, index=first, key=("first", move.nodes, count))
+        return self.algebra.into_table(rows, move.dim, self._ids_of(table), move.nodes + 1, move.nodes)
 
     def _ids_of(self, move: Move) -> Value:
         """The groups of nodes as rows."""
@@ -374,7 +335,6 @@ class _Planner:
         self.tape, self.by_content = tape, by_content
         self.moves = moves_of(tape)
         self.sets = EdgeSets(tape, self.moves)
-        self.tables = frozenset(move.rows for move in self.moves.values() if move.index.shape[0] in self.sets.counts)
         self.parts: list[Region | Step | _Writer] = []
         self.apart: list[tuple[Step, str]] = []
         self.current: _Writer | None = None
@@ -384,6 +344,7 @@ class _Planner:
         self.wanted = self._readers()
         self.free = self._of_parameters()
         self.ahead = self._ahead_of_all()
+        self.tables = self._tables()
 
     def _readers(self) -> dict[Var, list[Any]]:
         """Who reads each value; None for the caller."""
@@ -400,10 +361,32 @@ class _Planner:
         """Steps that follow from parameters alone, such as transposes; regions and others may both run them."""
         found: dict[Var, Step] = {}
         for step in self.tape.steps:
+            move = self.moves.get(step)
+            if move is not None and move.index.shape[0] in self.sets.counts:
+                continue  # along edges, which is what programs are for
             own = all(var in found or (var.source is not None and var.source[0] == "parameter") for var in step.reads)
             if own and step.reads and len(step.outs) == 1 and step.target not in _DRAWS:
                 found |= {var: step for var in step.outs if var is not None}
         return found
+
+    def _tables(self) -> frozenset[Var]:
+        """Tables of nodes, of which rows are moved along edges, and parameters that they follow from row by row. Tables
+        that are put together of several are made ahead of all.
+        """
+        found = {move.rows for move in self.moves.values() if move.index.shape[0] in self.sets.counts}
+        open_ = [*found]
+        while open_:
+            var = open_.pop()
+            step = self.free.get(var)
+            if step is None:
+                continue
+            if step.target is aten.cat.default and not any(step.args[1:]):
+                self.ahead.add(step)
+                continue
+            fresh = [read for read in step.reads if read not in found and read.shape[:1] == var.shape[:1]]
+            found.update(fresh)
+            open_.extend(fresh)
+        return frozenset(found)
 
     def _ahead_of_all(self) -> set[Step]:
         """Edge rows that are made of given ones before anything else, and what these follow from.
@@ -462,6 +445,8 @@ class _Planner:
             return
         if edges is None:
             move = None
+        elif move is not None and self.sets.is_of_table(move) and not edges.has(move):
+            edges = move = None  # such as weights by type of edge
         reason = ""
         if self._fits(step, edges):
             assert self.current is not None
@@ -539,12 +524,18 @@ class _Planner:
         early = all(var.source is not None or var in self.early for var in step.reads)
         if early:
             self.early.update(var for var in step.outs if var is not None)
-        else:
+        elif not self._is_ending(step):
             self.apart.append((step, reason))
         if depends or self.current is None:
             self.parts.append(step)
         else:  # before the region that may read it
             self.parts.insert(self.parts.index(self.current), step)
+
+    def _is_ending(self, step: Step) -> bool:
+        """Whether results are stretches of rows for the caller: views of what a program gives."""
+        dims = step.args[1:2] if step.target is aten.slice.Tensor else step.args[2:3]
+        readers = [reader for var in step.outs if var is not None for reader in self.wanted.get(var, [])]
+        return step.target in _STRETCHES and not any(dims) and all(reader is None for reader in readers)
 
     def _parts(self) -> list[Region | Step]:
         """Regions closed; one without moves as its steps."""
@@ -581,4 +572,4 @@ def renamed(program: Program) -> Any:
     return describe
 
 
-__all__ = ["Given", "Planned", "Region", "Taken", "plan", "renamed"]
+__all__ = ["plan", "renamed"]

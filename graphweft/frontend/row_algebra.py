@@ -57,6 +57,8 @@ class RowAxes(Axes):
                 runs[-1] = (0, runs[-1][1] * x.size(token))
             else:
                 runs.append((0, x.size(token)))
+        if not all(size for _, size in runs):
+            raise UnraisableError("a view of no elements")
         dims: list[int] = []
         axes: list[Axis] = []
         for size in shape:
@@ -200,10 +202,12 @@ class RowAlgebra(Algebra):
 
     # between nodes and groups of them
 
-    def into_table(self, x: Raised, dim: int, ids: Value, size: int) -> Raised:
-        """Rows added up by number into a shared table."""
+    def into_table(self, x: Raised, dim: int, ids: Value, size: int, kept: int | None = None) -> Raised:
+        """Rows added up by number into a shared table; with ``kept`` the first so many rows of it."""
         self._check_axis(x, dim, str(ids.tensor.rows))
         made = self.b.add(Op.LOOKUP_SUM, x.value, ids, size=size)
+        if kept is not None:
+            made = self.b.add(Op.SLICE, made, axis=0, start=0, stop=kept, step=1)
         axes = [tuple(0 if token == N else int(token) + 1 for token in axis) for axis in x.axes]
         return self.trimmed(Raised(made, tuple(axes)))
 

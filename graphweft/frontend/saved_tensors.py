@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from graphweft._torch_private import pytree
-
 _DETACH = torch.ops.aten.detach.default
 
 
@@ -40,8 +38,7 @@ class SavedTensors:
         if original not in self._copies:
             self._copies[copy] = True
 
-    def ran(self, made: Any) -> None:
-        """An operation gave ``made``."""
-        tensors = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, Tensor)]
+    def ran(self, tensors: list[Tensor]) -> None:
+        """An operation gave ``tensors``."""
         if tensors:  # autograd also asks for devices
             self._made, self._alive = [*map(id, tensors)], tensors

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -175,7 +175,9 @@ class SizedRecorder(Recorder):
         if any(isinstance(item, Count | Formula) for item in outputs):
             raise UnraisableError("a size among the results")
         buffers = {name: new[var] for name, var in tape.buffers.items()}
-        return Tape([new[var] for var in tape.inputs], steps, outputs, tape.spec, buffers, tape.tied), held
+        return replace(
+            tape, inputs=[new[var] for var in tape.inputs], steps=steps, outputs=outputs, buffers=buffers
+        ), held
 
     def _distinct(self, tape: Tape) -> tuple[Size, ...]:
         """All sizes of a tape, which have to differ where its programs are made."""

@@ -97,6 +97,12 @@ def _segments(
     return start.scatter_reduce(0, wide_index, data, f"a{reduce}")
 
 
+@_form(aten.copy.default, aten.fill.Tensor)
+def _overwritten(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """What is written over all of ``x``; torch's own has no derivative."""
+    return source.to(x.dtype).expand(x.shape)
+
+
 def is_sparse(item: Any) -> bool:
     """Whether something is a sparse matrix."""
     return isinstance(item, Tensor) and item.layout in _SPARSE

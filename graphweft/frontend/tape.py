@@ -89,6 +89,8 @@ class Tape:
         spec: Its form.
         buffers: New contents of buffers, by name.
         tied: Pairs of sources that were one tensor.
+        asks: Whether code asked which of the inputs want gradients; they are all kept then.
+        wanting: Arguments, by position, that code made want gradients.
     """
 
     inputs: list[Var] = field(default_factory=list)
@@ -97,6 +99,8 @@ class Tape:
     spec: Any = None
     buffers: dict[str, Var] = field(default_factory=dict)
     tied: list[tuple[tuple[str, Any], tuple[str, Any]]] = field(default_factory=list)
+    asks: bool = False
+    wanting: list[int] = field(default_factory=list)
 
     def pruned(self) -> Tape:
         """The same without steps that nothing reads."""
@@ -113,8 +117,8 @@ class Tape:
             needed.update(step.reads)
             if passes:
                 asked.update(step.reads)
-        inputs = [var for var in self.inputs if var in needed]
-        return Tape(inputs, [*map(_without_history, reversed(kept))], self.outputs, self.spec, self.buffers, self.tied)
+        inputs = [var for var in self.inputs if var in needed or self.asks]
+        return replace(self, inputs=inputs, steps=[*map(_without_history, reversed(kept))])
 
 
 def _without_history(step: Step) -> Step:

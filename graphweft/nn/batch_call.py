@@ -234,7 +234,7 @@ class BatchProgram:
         inputs = [self._new[var] for var in self._tape.inputs]
         buffers = {name: self._new[var] for name, var in self._tape.buffers.items()}
         outputs = [self._given(item, facts) for item in self._tape.outputs]
-        return Tape(inputs, steps, outputs, self._tape.spec, buffers, self._tape.tied)
+        return replace(self._tape, inputs=inputs, steps=steps, outputs=outputs, buffers=buffers)
 
     def _given(self, item: Any, facts: Facts) -> Any:
         """A result: a value, structure, an argument, or a thing of Python's."""

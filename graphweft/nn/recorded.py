@@ -21,7 +21,8 @@ from torch import Tensor
 from graphweft._draws import call_key
 from graphweft._torch_private import pytree
 from graphweft.frontend.moves import EdgeSet
-from graphweft.frontend.regions import Planned, Region, plan, renamed
+from graphweft.frontend.region import Planned, Region
+from graphweft.frontend.regions import plan, renamed
 from graphweft.frontend.tape import Passed, Step, Tape, Var, graded
 from graphweft.graph.graph import Graph
 from graphweft.ir.residency import Residency
@@ -217,6 +218,8 @@ class Recorded:
             found = flat[var.source[1]] if var.source[0] == "arg" else held(var.source)
             if found is None or found.shape != self._shapes[var] or found.dtype != var.dtype:
                 return None
+            if self.tape.asks and found.requires_grad != var.grad:
+                return None
             env[var] = found
         if any(held(one) is not held(other) for one, other in self.tape.tied):
             return None
@@ -233,6 +236,8 @@ class Recorded:
 
         ``seen`` receives the compiled functions that run, with their arguments.
         """
+        for position in self.tape.wanting:
+            flat[position].requires_grad_()
         for var in self._overwritten:  # the backward pass may read what is there before
             env[var] = env[var].clone()
         several = [item for item in flat if isinstance(item, Tensor)] if len(self.regions) > 1 else []

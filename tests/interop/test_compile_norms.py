@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import graphweft as gw
-from graphweft.frontend.regions import Region
+from graphweft.frontend.region import Region
 from graphweft.ir.ops import Op
 from graphweft.nn.compiled import calls_of
 

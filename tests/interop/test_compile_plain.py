@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import graphweft as gw
+from graphweft.ir.residency import Residency
 from graphweft.nn.compiled import calls_of
 
 pytest.importorskip("torch_geometric")
@@ -31,8 +32,9 @@ coverage: Any = importlib.import_module("pyg_convs")
 TRIED = (
     *("ScatterReduceMax", "SparseCOO", "SparseCSR", "SparseWeighted", "SegmentReduce", "Transposed", "StaticGraph"),
     *("GATByHand", "GATConcat", "CosineSimilarity", "WeightedGCN", "RelationMasks", "RelationEmbedding", "TypedDicts"),
-    *("TopK", "EdgeMatrices", "Loss"),
+    *("TopK", "EdgeMatrices", "Loss", "UsersItems"),
 )
+PICKED = (*("MaskedLoss", "AsManyPairs", "SparseScores", "Triples", "JoinedTables", "GroupExtrema", "AtomsInGraphs"),)
 
 
 Args = tuple[Any, ...] | Callable[[], tuple[Any, ...]]
@@ -62,7 +64,7 @@ def check(plain: nn.Module, compiled: nn.Module, args: Args, wanted: list[Tensor
         torch.testing.assert_close(other.expand(one.shape), one.expand(other.shape), rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize("case", [c for c in plain_code.CASES if c.name in TRIED], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [c for c in plain_code.CASES if c.name in TRIED + PICKED], ids=lambda case: case.name)
 def test_plain_code(case: Any) -> None:
     """Two graphs, with other parameters on the second."""
     torch.manual_seed(0)
@@ -80,8 +82,109 @@ def test_plain_code(case: Any) -> None:
 def test_most_plain_code_is_compiled() -> None:
     """Some pieces of every kind are one program."""
     cases = {case.name: case for case in plain_code.CASES}
-    for name in ("ScatterReduceMax", "SparseCOO", "SegmentReduce", "StaticGraph", "GATByHand", "RelationEmbedding"):
+    some = ("ScatterReduceMax", "SparseCOO", "SegmentReduce", "StaticGraph", "GATByHand", "RelationEmbedding")
+    for name in (*some, "SparseWeighted", "GATConcat", "Loss", "UsersItems", *PICKED):
         assert coverage.verdict(cases[name]) == ("whole", ""), name
+
+
+class Embedded(nn.Module):
+    """Propagates embeddings alone, which are joined of two tables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Embedding(12, 4), nn.Embedding(19, 4)
+
+    def forward(self, edge_index: Tensor) -> Tensor:
+        h = torch.cat([self.one.weight, self.two.weight])
+        return torch.tanh(total(total(h, edge_index), edge_index))
+
+
+def test_embeddings_are_moved_in_the_program() -> None:
+    """What follows from parameters alone is no reason to gather rows of edges ahead of it."""
+    module = gw.compile(Embedded())
+    module(torch.stack([torch.arange(90) % 31, torch.arange(90) * 7 % 31]))
+    last = calls_of(module).last
+    assert last is not None and len(last.regions) == 1
+    assert [given.residency is Residency.EDGE for given in last.regions[0]._region.given.values()] == [False]
+    assert len(last.runs) == 2  # the two tables joined, and the program
+
+
+class Stretches(nn.Module):
+    """Rows picked of stretches of rows: negative ids, stretches of stretches, one that is written, one without a
+    gradient.
+    """
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = total(x, edge_index)
+        ids = torch.tensor([3, -1, 0, 3])
+        first, second = h.split([12, len(h) - 12])
+        with torch.no_grad():
+            still = h[2:9]
+        inner = second[1:][:5] * 1
+        written, whole = (h * 2)[4:10], h * 3
+        written[1:3] = 0.5
+        whole[1:9:2] = 0.5
+        whole[20:] = torch.arange(4)
+        rows = [first[ids], second[ids], second[1:][ids], still[ids], inner[ids], written[ids], whole[ids]]
+        return torch.cat([torch.stack(rows).sum(0), total(whole, edge_index)])
+
+
+def test_rows_of_stretches_of_rows() -> None:
+    """They are those of the whole, with the gradients that the stretches let through."""
+    x = torch.randn(31, 4, dtype=torch.float64, requires_grad=True)
+    edge_index = torch.stack([torch.arange(90) % 31, torch.arange(90) * 7 % 31])
+    for _ in range(2):
+        check(Stretches(), gw.compile(Stretches()), (x, edge_index), [x])
+
+
+def test_graphs_without_edges() -> None:
+    """Heads of messages that do not exist are no reason to run all as it stands."""
+
+    class Heads(nn.Module):
+        def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+            sent = x[edge_index[0]].view(-1, 2, 2) * 3
+            out = torch.zeros(len(x), 2, 2, dtype=x.dtype).index_add(0, edge_index[1], sent)
+            return torch.zeros(3, 4, dtype=x.dtype).index_add(0, batch, x + out.view(-1, 4))
+
+    x = torch.randn(12, 4, dtype=torch.float64, requires_grad=True)
+    batch = torch.arange(12) // 4
+    for edges in (torch.zeros(2, 0, dtype=torch.int64), torch.stack([torch.arange(30) % 12, torch.arange(30) % 7])):
+        compiled = gw.compile(Heads())
+        check(Heads(), compiled, (x, edges, batch), [x])
+        assert calls_of(compiled).last is not None
+
+
+class KeepsMatrix(nn.Module):
+    """Gives a sparse matrix of values back, or keeps it, or asks for its values."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.kept = how, None
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        weight = (x[edge_index[0]] * x[edge_index[1]]).sum(-1)
+        matrix = torch.sparse_coo_tensor(edge_index, weight, (len(x), len(x)))
+        if self.how == "kept":
+            self.kept = matrix
+        if self.how == "values":
+            return total(x, edge_index) * matrix.coalesce().values().sum()
+        out = total(torch.sparse.mm(matrix, x), edge_index)
+        return matrix if self.how == "given" else out
+
+
+@pytest.mark.parametrize("how", ["given", "kept", "values", "transposed to itself"])
+def test_sparse_matrices_of_values_that_leave(how: str) -> None:
+    """Other uses than products are seen."""
+    x = torch.randn(20, 4, dtype=torch.float64)
+    edge_index = torch.stack([torch.arange(60) % 20, torch.arange(60) * 7 % 19])
+    plain, compiled = KeepsMatrix(how), gw.compile(KeepsMatrix(how))
+    for _ in range(2):
+        results = [one(x, edge_index) for one in (plain, compiled)]
+        if how == "given":
+            results = [one.to_dense() for one in results]
+        torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-10)
+        if how == "kept":
+            torch.testing.assert_close(compiled.kept.to_dense(), plain.kept.to_dense())
 
 
 def total(x: Tensor, edge_index: Tensor) -> Tensor:
