@@ -49,14 +49,15 @@ def with_state(line: str, steps: Steps) -> str:
 
 
 def wrapped(text: str) -> list[str]:
-    """The statement over as many lines as it needs, broken between its outer arguments."""
+    """The statement over as many lines as it needs, broken between its outer arguments and parts of a list."""
     if len(text) <= _WIDTH - 2:
         return [text]
     start = min(text.find(c) for c in "({" if c in text) + 1
     lines, now, depth = [text[:start]], "", 0
     for char in text[start:]:
         now += char
-        depth += (char in "({[") - (char in ")}]")
+        is_list = now.strip() == "{" or (char == "}" and depth == 0)
+        depth += 0 if is_list else (char in "({[") - (char in ")}]")
         if depth == 0 and char == ",":
             lines, now = _appended(lines, now, start), ""
     return _appended(lines, now, start)

@@ -194,7 +194,8 @@ def _matmul_terms(call: KernelCall, scene: Scene) -> list[str]:
             raise _refused(call, "products of gathered rows come later")
         x, weight = scene.matrix(_value(call, f"x{i}")), scene.matrix(_value(call, f"weight{i}"))
         terms.append(f"Term{{{x}, {weight}, {_form(call, f'transposed{i}')}}}")
-    return [_call("matmul_terms", f"{{{', '.join(terms)}}}", scene.made(call, "out"), _epilogue(call, scene))]
+    terms[0], terms[-1] = f"{{{terms[0]}", f"{terms[-1]}}}"
+    return [_call("matmul_terms", *terms, scene.made(call, "out"), _epilogue(call, scene))]
 
 
 def _rows(call: KernelCall, scene: Scene) -> list[str]:

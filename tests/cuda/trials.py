@@ -237,6 +237,26 @@ def attention_with_dropped_edges() -> None:
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5 * scale)
 
 
+@trial
+def own_rows_times_a_number_that_trains() -> None:
+    """In the kernel that sums, which reads the number in the call; against the CPU, before and after it changed."""
+    graph, x = GRAPHS["symmetric"].graph(), drawn(4, 5)
+    net = gw.nn.GIN(5, 4, 3, train_eps=True)
+    for eps in (0.0, 0.7):
+        for layer in net.layers:
+            layer.eps.data.fill_(eps)
+        steps = []
+        for target in ("cuda", "cpu"):
+            net.zero_grad()
+            with gw.config(target=target):
+                out = net(graph, x)
+                out.square().sum().backward()
+            steps.append([out.detach(), *(p.grad.clone() for p in net.parameters() if p.grad is not None)])
+        for got, wanted in zip(*steps, strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
+    assert not COUNTING or "spmm_self" in CALLED
+
+
 def by_head(spec: str, *dims: tuple[str | None, tuple[int, ...]]) -> Value:
     """An einsum of inputs with these rows and dimensions."""
     return Builder().add(Op.EINSUM, *(rows_of(rows, *size) for rows, size in dims), spec=spec)

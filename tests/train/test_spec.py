@@ -15,6 +15,7 @@ from graphweft.train.spec import TrainSpec
 from graphweft.train.table_options import TableOptions
 
 BAD: list[tuple[str, Any]] = [
+    ("cuda_graphs", "yes"),
     ("data", ""), ("data", None), ("data", "a\0b"), ("data", "\ud800"), ("root", ""), ("out", ""), ("out", 7),
     ("scale", 0.0), ("scale", -1.0), ("scale", float("inf")), ("scale", 1e9),
     ("task", "edges"), ("bases", -1), ("features", "pagerank"), ("features", ""),
