@@ -64,7 +64,7 @@ def _tied(run: Callable[[Block, Tensor], T], block: Block, table: Tensor) -> T:
     """``run(block, table)``, from which torch finds ``table`` also where no row needs it: all go back alike."""
     out = run(block, table)
     if isinstance(out, Tensor) and table.requires_grad and (block.num_dst == 0 or block.num_edges == 0):
-        out = out + table[:0].sum()
+        return out + table[:0].sum()  # type: ignore[return-value]  # T is a tensor here
     return out
 
 

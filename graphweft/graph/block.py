@@ -292,7 +292,7 @@ def with_degrees(graph: Graph, degrees: torch.Tensor) -> None:
     keep(graph, _all_degrees, None if graph.has_self_loops else degrees)
 
 
-def with_all_degrees(graph: Graph, degrees: torch.Tensor) -> None:
+def with_all_degrees(graph: Graph, degrees: torch.Tensor | None) -> None:
     """As :func:`with_degrees`, after it: edges into each node of the whole graph, self-loops among them."""
     keep(graph, _all_degrees, degrees)
 

@@ -328,8 +328,9 @@ def _dropout(value: Value, x: Any, seed: int) -> Any:
 def _source_degrees(value: Value, graph: Graph) -> Tensor:
     """Of a block's sources in the whole graph."""
     host, loops = host_of(graph), bool(value.get("loops"))
-    of_block = isinstance(host, Block)
-    return (host.src_degrees(loops) if of_block else (host if loops else host.loopless).in_degrees()).to(graph.device)
+    if isinstance(host, Block):
+        return host.src_degrees(loops).to(graph.device)
+    return (host if loops else host.loopless).in_degrees().to(graph.device)
 
 
 def _take_dst(value: Value, graph: Graph, rows: Tensor) -> Graph:

@@ -25,7 +25,7 @@ from torch import Tensor
 from graphweft import _config
 from graphweft._backward import gradients_from
 from graphweft._errors import CertificateWarning, ConfigError, GraphWeftError, ShapeError
-from graphweft._memory import POOL
+from graphweft._memory import LEAN, POOL
 from graphweft._torch_private import transforms_are_on
 from graphweft.cost import CostModel
 from graphweft.frontend.edge_values import EdgeValues, read
@@ -301,9 +301,9 @@ class CompiledFunction:
     def release(self, arguments: Arguments, columns: Columns | None = None) -> bool:
         """Gives up the memory of ``x`` when all plans for constant features read only what is hoisted from it.
 
-        What is hoisted is computed now, in the memory of ``x`` where it is one aggregation and the memory is the
-        pool's. The tensor keeps its identity and shape; a later call that needs its numbers again is refused. False,
-        and nothing changed, when some plan reads it. ``columns``: gives some columns of ``x``, to be read one by one.
+        What is hoisted is computed now, in the memory of ``x`` where it is one aggregation and the memory is large and
+        the pool's. The tensor keeps its identity and shape; a later call that needs its numbers again is refused.
+        False, and nothing changed, when some plan reads it. ``columns``: gives columns of ``x``, one by one.
         """
         x = arguments.x
         if not is_dense(x):
@@ -314,7 +314,9 @@ class CompiledFunction:
             return False
         content = _content(arguments)
         plan, item = next(iter(hoisted.values()))
-        here = len(hoisted) == 1 and POOL.owns(x) and x.is_contiguous() and plan.fits_over(item, "x")
+        here = (
+            x.nbytes >= LEAN and POOL.owns(x) and x.is_contiguous() and len(hoisted) == 1 and plan.fits_over(item, "x")
+        )
         for plan, item in hoisted.values():
             self._hoisted.get(plan, item, content, over="x" if here else None, columns=columns)
         x.data = x.new_zeros(()).expand(x.shape)

@@ -87,7 +87,7 @@ class _Run:
         if isinstance(rows[0], SparseFeatures):
             table = SparseFeatures.from_dense(torch.cat([part.to_dense() for part in rows]))
         else:
-            table = torch.cat(rows)  # type: ignore[arg-type]
+            table = torch.cat(rows)
         with keyed(seed):
             out: Tensor = self._model(Graph(*self._ends, num_nodes=table.shape[0]), table, **self._given)
         return out.detach()
