@@ -312,11 +312,9 @@ class CompiledFunction:
         hoisted = {item.key: (plan, item) for plan in plans for item in plan.hoisted if "x" in item.leaves}
         if not hoisted or any("x" in (*plan.tensors, *plan.fixed) for plan in plans):
             return False
-        content = _content(arguments)
-        plan, item = next(iter(hoisted.values()))
-        here = (
-            x.nbytes >= LEAN and POOL.owns(x) and x.is_contiguous() and len(hoisted) == 1 and plan.fits_over(item, "x")
-        )
+        content, (plan, item) = _content(arguments), next(iter(hoisted.values()))
+        large = x.nbytes >= LEAN and POOL.owns(x) and x.is_contiguous()  # below that room for both is no matter
+        here = large and len(hoisted) == 1 and plan.fits_over(item, "x")
         for plan, item in hoisted.values():
             self._hoisted.get(plan, item, content, over="x" if here else None, columns=columns)
         x.data = x.new_zeros(()).expand(x.shape)
