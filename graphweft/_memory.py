@@ -192,6 +192,7 @@ class Pool:
             self._starts.clear()
             self._mapped -= sum(free.values())
             for start, size in free.items():
+                _forget_mapping(start, size)  # its addresses may be another's next
                 _unmap(start, size)
 
     def _take_up(self) -> None:
@@ -255,7 +256,8 @@ class Pool:
         self._maps += 1
         self._last = int(out.value or 0)
         if _budget.in_force() is not None:
-            _note_mapping(self._last, size)
+            _forget_mapping(self._last, size)
+            _untouched.append((self._last, size))
         return self._last
 
     def _give_back(self, start: int, size: int, lent: int | None = None) -> None:
@@ -282,13 +284,13 @@ class Pool:
 _untouched: list[tuple[int, int]] = []  # mappings of all pools that were not seen with all of their pages yet
 
 
-def _note_mapping(start: int, size: int) -> None:
-    """A new mapping, which may lie where there was another before."""
+def _forget_mapping(start: int, size: int) -> None:
+    """What is unmapped, or mapped anew, is no longer part of an earlier mapping."""
     end = start + size
     cut = [(at, min(at + n, start) - at) for at, n in _untouched] + [
         (max(at, end), at + n - max(at, end)) for at, n in _untouched
     ]
-    _untouched[:] = [(start, size), *((at, n) for at, n in cut if n > 0)]
+    _untouched[:] = [(at, n) for at, n in cut if n > 0]
 
 
 def _untouched_bytes() -> int:
