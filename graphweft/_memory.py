@@ -257,7 +257,7 @@ class Pool:
         self._last = int(out.value or 0)
         if _budget.in_force() is not None:
             _forget_mapping(self._last, size)
-            _untouched.append((self._last, size))
+            _untouched[self._last] = size
         return self._last
 
     def _give_back(self, start: int, size: int, lent: int | None = None) -> None:
@@ -281,23 +281,32 @@ class Pool:
         return self._sizes.pop(start)
 
 
-_untouched: list[tuple[int, int]] = []  # mappings of all pools that were not seen with all of their pages yet
+_untouched: dict[int, int] = {}  # mappings of all pools that were not seen with all of their pages yet: start, size
 
 
 def _forget_mapping(start: int, size: int) -> None:
-    """What is unmapped, or mapped anew, is no longer part of an earlier mapping."""
+    """What is unmapped, or mapped anew, is no longer part of an earlier mapping.
+
+    Entries change one by one: other threads, and pools that a garbage collection ends meanwhile, change theirs.
+    """
     end = start + size
-    cut = [(at, min(at + n, start) - at) for at, n in _untouched] + [
-        (max(at, end), at + n - max(at, end)) for at, n in _untouched
-    ]
-    _untouched[:] = [(at, n) for at, n in cut if n > 0]
+    for at, n in list(_untouched.items()):
+        if at < end and start < at + n and _untouched.pop(at, 0):
+            if at < start:
+                _untouched[at] = start - at
+            if at + n > end:
+                _untouched[end] = at + n - end
 
 
 def _untouched_bytes() -> int:
     """Bytes that are mapped and that the system counts only once they are touched."""
-    missing = [(start, size, _missing_bytes(start, size)) for start, size in list(_untouched)]
-    _untouched[:] = [(start, size) for start, size, absent in missing if absent]
-    return sum(absent for *_, absent in missing)
+    total = 0
+    for start, size in list(_untouched.items()):
+        missing = _missing_bytes(start, size)
+        total += missing
+        if not missing:
+            _untouched.pop(start, None)
+    return total
 
 
 def _missing_bytes(start: int, size: int) -> int:

@@ -84,5 +84,12 @@ def test_pages_that_are_mapped_count_before_they_are_touched() -> None:
         held.zero_()
         del held
         last = POOL.empty((40 * MIB // 4,)).data_ptr()
-    POOL.trim()
-    assert not any(at <= last < at + size for at, size in _memory._untouched)  # its addresses may be another's next
+    POOL.trim()  # its addresses may be another's next
+    assert not any(at <= last < at + size for at, size in _memory._untouched.items())
+
+
+def test_what_is_unmapped_is_cut_out_of_earlier_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_memory, "_untouched", {0: 5, 10: 10, 22: 3, 40: 5, 60: 10, 80: 30})
+    _memory._forget_mapping(15, 28)
+    _memory._forget_mapping(90, 10)
+    assert _memory._untouched == {0: 5, 10: 5, 43: 2, 60: 10, 80: 10, 100: 10}
