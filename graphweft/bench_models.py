@@ -95,7 +95,7 @@ def layer_class(text: str) -> Callable[..., nn.Module]:
     file, _, name = text.rpartition(":")
     path = Path(file)
     if not path.is_file():
-        raise ConfigError(f"{text}: expected a file, as in my_layer.py:Layer, got {file!r}, which is none")
+        raise ConfigError(f"{text}: expected a file, as in my_layer.py:Layer, got {file!r}, which is not a file")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{text}: expected a file of Python, as in my_layer.py:Layer, got {file!r}")

@@ -91,7 +91,7 @@ def check_out(folder: Path) -> None:
         kind = "a store" if is_store(folder) else "something else"
         raise ConfigError(f"out: expected a folder that does not exist yet, got {folder}, which is {kind}")
     if not folder.absolute().parent.is_dir():
-        raise ConfigError(f"out: expected a folder to write into, got {folder.parent}, which is none")
+        raise ConfigError(f"out: expected a folder to write into, got {folder.parent}, which is not a folder")
 
 
 def _check(ds: Dataset, made: Partition) -> None:

@@ -268,7 +268,7 @@ def _text(path: Path) -> str:
     """The file's text. Raises: ConfigError."""
     try:
         if not path.is_file():
-            raise ConfigError(f"spec: expected a TOML file, got {path}, which is none")
+            raise ConfigError(f"spec: expected a TOML file, got {path}, which is not a file")
         with path.open("rb") as file:
             return file.read(_MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as failure:

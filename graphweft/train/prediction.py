@@ -194,7 +194,8 @@ def check_output(path: Path) -> None:
     if not path.name.lower().endswith(SUFFIXES):
         raise DataError(f"{show(path)}: expected a file name ending in .csv, .tsv or .parquet, got another")
     if not path.absolute().parent.is_dir():
-        raise DataError(f"{show(path)}: expected a folder to write into, got {show(path.parent)}, which is none")
+        folder = show(path.parent)
+        raise DataError(f"{show(path)}: expected a folder to write into, got {folder}, which is not a folder")
 
 
 def write_columns(path: Path, columns: Mapping[str, NDArray[Any]]) -> Path:

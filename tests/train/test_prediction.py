@@ -96,7 +96,7 @@ def test_an_old_file_stays_whole_where_writing_fails(tmp_path, monkeypatch) -> N
 def test_what_cannot_be_written_is_one_line(tmp_path, monkeypatch) -> None:
     with pytest.raises(DataError, match=r"p.xls: expected a file name ending in .csv, .tsv or .parquet"):
         made([0, 1, 1]).save(tmp_path / "p.xls")
-    with pytest.raises(DataError, match="expected a folder to write into, got none, which is none"):
+    with pytest.raises(DataError, match="expected a folder to write into, got none, which is not a folder"):
         write_columns(Path("none/p.csv"), {})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingPackageError, match=r"writing Parquet needs pyarrow \(pip install graphweft\[tables\]\)"):
