@@ -130,7 +130,7 @@ def test_runs_of_named_data_predict_too(tmp_path, monkeypatch, capsys, threads_r
         (f"{TRAIN} --drop amont", "--drop: expected a column of either table, got 'amont'; did you mean 'amount'?"),
         ("predict gone", "gone: expected the folder of a run, with last.pt in it, got none"),
         ("predict run --out p.xls", "p.xls: expected a file name ending in .csv, .tsv or .parquet, got another"),
-        ("predict run --out none/p.csv", "none/p.csv: expected a folder to write into, got none, which is not a folder"),
+        ("predict run --out no/p.csv", "no/p.csv: expected a folder to write into, got no, which is not a folder"),
         ("predict run --nodes users.csv", "--edges: expected the table of edges beside that of nodes, got none"),
         ("predict run --edges transfers.csv --data x", "nodes and edges cannot be combined with data"),
         ("predict run --edges transfers.csv", "--nodes: expected a table with the column 'user', as the first one had"),
