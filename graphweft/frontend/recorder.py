@@ -90,6 +90,7 @@ class Recorder:
         self._known: Any = WeakTensorKeyDictionary()  # tensors of structure
         self._twins: Any = WeakTensorKeyDictionary()  # structure that was written into -> its stand-in
         self._given: Any = WeakTensorKeyDictionary()  # inputs
+        self._woken: Any = WeakTensorKeyDictionary()  # made under enable_grad, where the call has no gradients
         self._aliases = Aliases()
         self.saved = SavedTensors()
         self.matrices = SparseValues(self)
@@ -182,6 +183,8 @@ class Recorder:
             raise UnraisableError("a sparse matrix of values as a result", self.line)
         twin = self._twin(leaf)
         if isinstance(twin, FakeTensor):
+            if twin in self._woken:
+                raise UnraisableError("a result with gradients where the call has none")
             var = self._value(twin)
             return Passed(var.source[1]) if var.source is not None and var.source[0] == "arg" else var
         position = self._known.get(leaf, _UNKNOWN)
@@ -335,6 +338,8 @@ class Recorder:
         for made, var in zip(results, outs, strict=True):
             if var is not None:
                 self._vars[made] = var
+                if torch.is_grad_enabled() and not self.graded:
+                    self._woken[made] = None
 
     def _positions(self, indices: Sequence[Any]) -> list[Any]:
         """A mask over rows as the positions that it marks."""

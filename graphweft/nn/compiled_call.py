@@ -527,7 +527,7 @@ class _Inner:
             module.__dict__["forward"] = mine
 
 
-_CHANGES = "forward of {}, which changes attributes of the module"
+_CHANGES = "forward of {}, which changes attributes or variables"
 _NO_SUMS = "no sums over edges"
 _SPARSE = (
     "a sparse matrix with a gradient or in blocks: the call runs as it stands; edge_index and weights are compiled"

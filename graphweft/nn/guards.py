@@ -6,9 +6,19 @@ anew in every call at the cost of a few comparisons. Called by ``compiled_call.p
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import (
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+    MutableSet,
+    Set,
+)
 from operator import is_
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -17,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft.frontend.captured import Identity, is_installed, is_library, names_of
+from graphweft.frontend.side_effects import Surroundings
 from graphweft.nn.edge_arguments import parts_of
 from graphweft.nn.settings import plain
 from graphweft.runtime.constants import is_declared
@@ -24,6 +35,7 @@ from graphweft.storage.fingerprint import fingerprint
 
 _HELD = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 _FLAT = ("_flat_weights", "_flat_weight_refs")  # of recurrent layers: their parameters in another order
+_OF_FUNCTION = ("__defaults__", "__kwdefaults__", "__dict__")  # what a function holds beside its code
 _CONTAINERS = (dict, OrderedDict, list, set)
 _STEADY = (bool, int, float, complex, str, bytes, type(None), type, FunctionType)
 
@@ -53,7 +65,8 @@ class Guard:
         self._slots: list[tuple[Mapping[str, Any], list[Any]]] = []
         self._empty: list[Any] = []
         self._mutable: list[tuple[Any, Hashable]] = []
-        self._outside: list[tuple[Any, Any, Hashable]] = []
+        self._outside: list[Place] = []
+        self._code: list[Any] = []
         self._key: Hashable = None
         self.left: set[tuple[str, str]] = set()
         self.unsteady: str | None = None
@@ -106,9 +119,13 @@ class Guard:
                     *((k, None if k in held else described(v)) for k, v in items),
                 )
             )
-        seen: set[int] = set()
+        seen: dict[int, Any] = {}
         for kind in dict.fromkeys(type(module) for module in self._root.modules()):
             self._outside += _of_class(kind, seen)
+        for _, names, values, _, _ in self._held:
+            for code in _code_in(v for k, v in zip(names, values, strict=True) if k not in _HELD):
+                self._outside += _reads(code, seen) if isinstance(code, FunctionType) else _of_class(code, seen)
+        self._code = list(seen.values())
         moving = next((name for place, name, _ in self._outside if isinstance(_look(place, name), Iterator)), None)
         if moving is not None:
             self.unsteady = f"the iterator {moving}, which moves on"
@@ -120,11 +137,13 @@ class Guard:
         self.left.update(places)
         self._held = None
 
-    def containers(self) -> list[Any]:
-        """Lists, dicts and sets among the attributes and globals that were described."""
-        values = [*self._empty, *(value for value, _ in self._mutable)]
-        values += [_look(place, name) for place, name, _ in self._outside]
-        return list({id(held): held for value in values for held in containers_in(value)}.values())
+    def changeable(self) -> list[Any]:
+        """Containers, objects, functions and classes that code may change: what was described holds them."""
+        found: dict[int, Any] = {}
+        _find(self._empty, found)
+        _find((value for value, _ in self._mutable), found)
+        _find((_look(place, name) for place, name, _ in self._outside), found)
+        return [*found.values(), *self._code]
 
     def _watch(self, values: Iterable[Any]) -> None:
         """Notes attributes whose content may change while they stay the same objects."""
@@ -184,24 +203,51 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(item)
 
 
-def containers_in(value: Any) -> Iterator[Any]:
-    """The lists, dicts and sets that a value is made of."""
-    if type(value) in _CONTAINERS:
-        yield value
-    if isinstance(value, list | tuple | Mapping):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            if isinstance(item, list | tuple | Mapping | set):
-                yield from containers_in(item)
+def _find(roots: Iterable[Any], found: dict[int, Any]) -> None:
+    """Adds what ``roots`` lead to and code may change: containers, and objects of classes that are no library's."""
+    waiting = list(roots)
+    while waiting:
+        value = waiting.pop()
+        own = _is_own_object(value)
+        if own or isinstance(value, MutableMapping | MutableSequence | MutableSet):
+            if id(value) in found:
+                continue
+            found[id(value)] = value
+        waiting += _parts_of(value)
+        waiting += vars(value).values() if own and hasattr(value, "__dict__") else ()
 
 
-def _refill(container: Any, content: Any) -> None:
-    """Makes a container hold what it held."""
-    same = len(container) == len(content) and all(map(is_, container, content))
-    if same and isinstance(container, Mapping):
-        same = all(map(is_, container.values(), content.values()))
-    if not same:
-        container.clear()
-        container.extend(content) if isinstance(container, list) else container.update(content)
+def _parts_of(value: Any) -> Iterable[Any]:
+    """What a container, a bound method or a partial function holds."""
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, list | tuple | Set):
+        return value
+    if isinstance(value, MethodType):
+        return (value.__func__, value.__self__)
+    if isinstance(value, functools.partial):
+        return (value.func, *value.args, *value.keywords.values())
+    return ()
+
+
+def _is_own_object(value: Any) -> bool:
+    """Whether a value is an object of a class that the user wrote; modules and tensors are looked at elsewhere."""
+    kept = isinstance(value, type | FunctionType | MethodType | ModuleType | nn.Module | Tensor)
+    return not kept and not _is_others(type(value).__module__)
+
+
+def _code_in(values: Iterable[Any]) -> Iterator[FunctionType | type]:
+    """Functions that attributes hold, and classes of the user's objects among them."""
+    waiting, seen = list(values), set[int]()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, FunctionType):
+            yield value
+        elif _is_own_object(value):
+            yield type(value)
+        if id(value) not in seen:
+            seen.add(id(value))
+            waiting += _parts_of(value)
 
 
 class Attributes:
@@ -216,7 +262,7 @@ class Attributes:
         self._before = {name: dict(vars(module)) for name, module in root.named_modules()}
         guard = Guard(root)
         self._described = guard.read()
-        self._contents = [(held, held.copy()) for held in guard.containers()]
+        self._surroundings = Surroundings(guard.changeable())
 
     def values_set(self) -> dict[tuple[str, str], Any]:
         """What is in attributes now and was not before, by (module, name)."""
@@ -242,20 +288,19 @@ class Attributes:
             now.clear()
             now.update(before)
         kept_all = not gone and Guard(self._root).read() == self._described
-        for container, content in self._contents:
-            _refill(container, content)
-        return assigned if kept_all else None
+        changed = self._surroundings.restore()
+        return assigned if kept_all and changed is None else None
 
 
 Place = tuple[Any, Any, Hashable]  # where something is read, by which name, and its description
 
 
-def _of_class(kind: type, seen: set[int]) -> Iterator[Place]:
+def _of_class(kind: type, seen: dict[int, Any]) -> Iterator[Place]:
     """Attributes of a class and of those above it that are no library's, and what their methods read."""
     for base in inspect.getmro(kind):
         if _is_others(base.__module__) or id(base) in seen:
             continue
-        seen.add(id(base))
+        seen[id(base)] = base
         for name, value in vars(base).items():
             if name.startswith("__") and not isinstance(value, FunctionType):
                 continue
@@ -271,27 +316,28 @@ def _is_others(module: str | None) -> bool:
     return is_library(module) or is_installed(module)
 
 
-def _reads(function: FunctionType, seen: set[int]) -> Iterator[Place]:
+def _reads(function: FunctionType, seen: dict[int, Any]) -> Iterator[Place]:
     """Globals and captured variables that a function reads, and those of the user's functions among them."""
     if id(function) in seen or _is_others(function.__module__):
         return
-    seen.add(id(function))
+    seen[id(function)] = function
     names = names_of(function.__code__)
     places: list[tuple[Any, Any]] = [(function.__globals__, name) for name in names if name in function.__globals__]
     places += [(cell, None) for cell in function.__closure__ or ()]
+    places += [(function, held) for held in _OF_FUNCTION if not _is_steady(getattr(function, held))]
     for place, name in places:
         yield from _read_at(place, name, names, seen)
 
 
-def _read_at(place: Any, name: Any, names: frozenset[str], seen: set[int]) -> Iterator[Place]:
+def _read_at(place: Any, name: Any, names: frozenset[str], seen: dict[int, Any]) -> Iterator[Place]:
     """What is there; of the user's modules and classes what the code names."""
     value = _look(place, name)
     if isinstance(value, ModuleType):
         if not _is_others(value.__name__) and id(value) not in seen:
-            seen.add(id(value))
+            seen[id(value)] = value
             for inner in sorted(names & vars(value).keys()):
                 yield from _read_at(vars(value), inner, names, seen)
-            seen.discard(id(value))
+            del seen[id(value)]
         return
     yield place, name, plain(value)
     if isinstance(value, FunctionType):
@@ -300,7 +346,15 @@ def _read_at(place: Any, name: Any, names: frozenset[str], seen: set[int]) -> It
         yield from _of_class(value, seen)
 
 
-def _look(place: Mapping[str, Any] | CellType, name: Any) -> Any:
+def _is_steady(held: Any) -> bool:
+    """Whether nothing that a function holds beside its code can change in place."""
+    values = held.values() if isinstance(held, dict) else held or ()
+    return all(isinstance(value, _STEADY) for value in values) and not (isinstance(held, dict) and held)
+
+
+def _look(place: Mapping[str, Any] | CellType | FunctionType, name: Any) -> Any:
+    if isinstance(place, FunctionType):
+        return getattr(place, name)
     try:
         return place.cell_contents if isinstance(place, CellType) else place.get(name, _GONE)
     except ValueError:

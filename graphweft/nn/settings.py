@@ -86,13 +86,15 @@ def plain(value: Any) -> Hashable:
         return type(value), plain(dict(vars(value)))
     if isinstance(value, functools.partial):
         return functools.partial, plain((value.func, value.args, value.keywords))
+    if isinstance(value, MethodType):
+        return MethodType, plain(value.__func__), plain(value.__self__)
     return _of_object(value)
 
 
 def _of_object(value: Any) -> Hashable:
     """An object of a class that the user wrote, by its attributes; any other by identity."""
     kind = type(value)
-    by_itself = isinstance(value, type | FunctionType | MethodType | ModuleType | nn.Module | Iterator)
+    by_itself = isinstance(value, type | FunctionType | ModuleType | nn.Module | Iterator)
     if by_itself or is_library(kind.__module__) or is_installed(kind.__module__):
         return Identity(value)
     depth = getattr(_DEPTH, "now", 0)
