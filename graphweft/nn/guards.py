@@ -37,6 +37,7 @@ _HELD = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 _FLAT = ("_flat_weights", "_flat_weight_refs")  # of recurrent layers: their parameters in another order
 _OF_FUNCTION = ("__defaults__", "__kwdefaults__", "__dict__")  # what a function holds beside its code
 _CONTAINERS = (dict, OrderedDict, list, set)
+_SIMPLE = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _STEADY = (bool, int, float, complex, str, bytes, type(None), type, FunctionType)
 
 
@@ -217,17 +218,18 @@ def _find(roots: Iterable[Any], found: dict[int, Any]) -> None:
         waiting += vars(value).values() if own and hasattr(value, "__dict__") else ()
 
 
-def _parts_of(value: Any) -> Iterable[Any]:
-    """What a container, a bound method or a partial function holds."""
+def _parts_of(value: Any) -> Iterator[Any]:
+    """What a container, a bound method or a partial function holds, but for numbers and texts."""
+    parts: Iterable[Any] = ()
     if isinstance(value, Mapping):
-        return value.values()
-    if isinstance(value, list | tuple | Set):
-        return value
-    if isinstance(value, MethodType):
-        return (value.__func__, value.__self__)
-    if isinstance(value, functools.partial):
-        return (value.func, *value.args, *value.keywords.values())
-    return ()
+        parts = value.values()
+    elif isinstance(value, list | tuple | Set):
+        parts = value
+    elif isinstance(value, MethodType):
+        parts = (value.__func__, value.__self__)
+    elif isinstance(value, functools.partial):
+        parts = (value.func, *value.args, *value.keywords.values())
+    return (part for part in parts if type(part) not in _SIMPLE)
 
 
 def _is_own_object(value: Any) -> bool:
