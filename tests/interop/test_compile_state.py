@@ -60,8 +60,8 @@ def with_attribute() -> Act:
 
     def act(h: Tensor) -> Tensor:
         own: Any = act
-        own.calls = getattr(own, "calls", 0) + 1
-        return h * own.calls
+        own.calls = calls = int(getattr(own, "calls", 0)) + 1
+        return h * calls
 
     return act
 
