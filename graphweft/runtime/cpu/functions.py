@@ -25,13 +25,12 @@ from graphweft.ir.program import Value
 from graphweft.runtime import dense, sparse, typed
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.features import SparseOperand
-from graphweft.runtime.lower import is_block
 from graphweft.storage.feature import is_dense
 from graphweft.storage.gather import gather_rows
 
 
 def _in_degree(value: Value, graph: Graph) -> Tensor:
-    return graph.csc.float_degrees() if is_block(value.inputs[0]) else evaluate(value, [graph])
+    return graph.float_degrees()
 
 
 def _dropout(value: Value, x: Any, seed: int) -> Any:

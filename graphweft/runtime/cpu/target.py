@@ -94,7 +94,7 @@ def _inverse_degree(call: KernelCall) -> Launch:
     graph, out = call.operand("graph"), call.writes[0].at
 
     def run(slots: Slots) -> None:
-        slots[out] = slots[graph].csc.float_degrees(inverse=True)
+        slots[out] = slots[graph].float_degrees(inverse=True)
 
     return run
 
