@@ -245,14 +245,6 @@ class Graph(EdgesByEnds, ShownAsTable):
         """int64 (num_src,): edges out of each source."""
         return self._degrees(1 - self._side)
 
-    def float_degrees(self, inverse: bool = False) -> torch.Tensor:
-        """The same as float32; with ``inverse`` 1 over them, and 0 for a node without any."""
-        form = self._forms.by[self._side]
-        if form is not None:  # in-edges lie together
-            return form.float_degrees(inverse)
-        degrees = self.in_degrees().float()
-        return torch.where(degrees > 0, 1.0 / degrees, 0.0) if inverse else degrees
-
     def _degrees(self, side: int) -> torch.Tensor:
         form = self._forms.by[side]
         return form.degrees() if form is not None else self._forms.full(1 - side).column_counts()

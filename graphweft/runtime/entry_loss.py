@@ -44,7 +44,7 @@ class EntryLoss(NamedTuple):
     gradient: Tensor | None
 
 
-class _Counts(ctypes.c_int64 * 4):
+class _Counts(ctypes.c_int64 * 4):  # type: ignore[misc]
     """What the kernel counts; not what it reads."""
 
     is_result = True

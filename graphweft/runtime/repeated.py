@@ -110,7 +110,7 @@ class Repeated:
         sizes = class_of(graph.num_nodes), class_of(graph.num_edges)
         if not may_record(plan, *sizes):
             return None
-        width = next(value.type.dims for name, value in plan.compiled.program.outputs if name == "out")
+        width = next(value.tensor.dims for name, value in plan.compiled.program.outputs if name == "out")
         kind = plan.dtype_of("out")
         rows = {"x": x, "gradient": x.new_zeros((1, *width), dtype=kind)}
 

@@ -1,11 +1,11 @@
-"""Native calls written down with sizes as parameters: recorded at several sizes, replayed at those of the batch at hand.
+"""Native calls written down with sizes as parameters: recorded at several sizes, replayed at those of a batch.
 
-Comes in: one computation as several :class:`Case` s, which differ in sizes, in inputs and in the key of draws. Goes out:
-a :class:`SizedTape` that runs the calls of the first one for other sizes without Python between the calls; None where a
-number follows from the sizes in another way. A number that is the same in all cases stays. One that is a size of its
-case, or the key, in all of them becomes a cell that is set before a replay; so do addresses within inputs and the
-structures of graphs. Results lie where the first case had them, so it is the largest. The kernels do exactly what they
-do without a tape: the same bits, and no work for rows that are not there. Called by ``graph_tape.py`` and
+Comes in: one computation as several :class:`Case` s, which differ in sizes, in inputs and in the key of draws. Goes
+out: a :class:`SizedTape` that runs the calls of the first one for other sizes without Python between the calls; None
+where a number follows from the sizes in another way. A number that is the same in all cases stays. One that is a size
+of its case, or the key, in all of them becomes a cell that is set before a replay; so do addresses within inputs and
+the structures of graphs. Results lie where the first case had them, so it is the largest. The kernels do exactly what
+they do without a tape: the same bits, and no work for rows that are not there. Called by ``graph_tape.py`` and
 ``cpu/captured.py``.
 """
 
@@ -58,7 +58,7 @@ class Case:
     def structures(self) -> dict[int, str]:
         """Names of forms by where they are; where two are one, that of the first."""
         made = self.forms()
-        return {ctypes.addressof(form): name for name, form in reversed(made.items())}
+        return {ctypes.addressof(form): name for name, form in reversed(list(made.items()))}
 
     def input(self, address: int | None) -> tuple[str, int] | None:
         """Which input an address lies in, if it does, and how many bytes from its beginning."""

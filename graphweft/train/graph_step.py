@@ -35,13 +35,13 @@ class Found:
     Attributes:
         cells: Where the loss is.
         gradients: Of the node model's parameters, by name.
-        head: Of the head's weight and bias.
+        head: Of the head's, by name.
         stored: Statistics of batch norms, by name.
     """
 
     cells: Cells
     gradients: dict[str, Tensor | None]
-    head: tuple[Tensor, Tensor | None]
+    head: dict[str, Tensor | None]
     stored: dict[str, Tensor]
 
 
@@ -125,7 +125,8 @@ class GraphStep:
             weight = head.weight.detach()
             logits = _linear(kept, weight, head.bias)
             cells, gradient = loss(logits, False)
-            made = torch.mm(gradient.t(), kept), None if head.bias is None else torch.sum(gradient, 0)
+            by_bias = None if head.bias is None else torch.sum(gradient, 0)
+            made: dict[str, Tensor | None] = {"weight": torch.mm(gradient.t(), kept), "bias": by_bias}
             by_read = torch.mm(gradient, weight)
             found = back(by_read if noise is None else by_read.mul_(noise))
             gradients = {} if found is None else pullback(found)

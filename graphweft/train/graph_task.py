@@ -222,7 +222,7 @@ class GraphTask(MiniBatch):
         found = step(batch, self.ds.y[batch.index], seed)
         self._store(found.stored, batch)
         add_gradients(calls.parameters, found.gradients)
-        add_gradients(dict(model.head.named_parameters()), dict(zip(("weight", "bias"), found.head, strict=True)))
+        add_gradients({"weight": model.head.weight, "bias": model.head.bias}, found.head)
         return torch.tensor(found.cells.mean, dtype=torch.float32)
 
     def _store(self, outputs: Mapping[str, Tensor], batch: Any) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from graphweft._memory import empty
 from graphweft._pieces import total
 from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.degrees import float_degrees
 from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed_pairs import typed_edges, typed_nodes, typed_pairs
@@ -30,7 +31,7 @@ from graphweft.storage.gather import gather_rows
 
 
 def _in_degree(value: Value, graph: Graph) -> Tensor:
-    return graph.float_degrees()
+    return float_degrees(graph)
 
 
 def _dropout(value: Value, x: Any, seed: int) -> Any:
