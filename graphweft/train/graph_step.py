@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from graphweft._memory import empty
 from graphweft._trace import active
 from graphweft.nn.graph_model import GraphModel
-from graphweft.nn.settings import has_hooks
 from graphweft.runtime import repeated
 from graphweft.runtime.graph_tape import GraphTape, Inputs, class_of, corners_of
 from graphweft.runtime.profile import PROFILE
 from graphweft.runtime.repeated import Repeated
+from graphweft.train.full_batch import is_hooked
 from graphweft.train.graph_reading import Reader
 from graphweft.train.target import Cells, Recorded
 
@@ -66,9 +66,9 @@ class GraphStep:
         return [tape for tape in self._tapes.values() if tape is not None]
 
     def serves(self, batch: Any) -> bool:
-        """Whether everything of a batch is compiled, and the head is what it was taken for."""
+        """Whether everything of a batch is compiled."""
         model, graph, x = self._model, batch.graph, batch.x
-        if not has_linear_head(model) or not self._reader.serves(model) or not graph.is_drawn:
+        if not self._reader.serves(model) or not graph.is_drawn:
             return False
         made = x.new_empty((1, 1)).expand(graph.num_nodes, model.read_width).requires_grad_()
         return self._calls.is_compiled(graph, x) and self._reader.is_compiled(batch.of_graphs, x, made)
@@ -140,8 +140,8 @@ def has_linear_head(model: GraphModel) -> bool:
         type(head) is nn.Linear
         and head.weight.dtype == torch.float32
         and type(drop) is nn.Dropout
-        and not has_hooks(head)
-        and not has_hooks(drop)
+        and not is_hooked(head)
+        and not is_hooked(drop)
         and "forward" not in head.__dict__
         and "forward" not in drop.__dict__
         and "weight" in head._parameters

@@ -40,6 +40,7 @@ from graphweft.train.macro import MacroRun
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.options import GRAPH_TASKS, USUAL_BATCH, USUAL_GRAPHS
 from graphweft.train.samplers import AnySampler
+from graphweft.train.target import Recorded
 
 _Call = Callable[[GraphBatch, dict[str, Any]], Any]
 _CALLED_AS = "model(graph, x, ptr), model(batch), or model(x, edge_index, batch) as in PyTorch Geometric"
@@ -143,6 +144,7 @@ class GraphTask(MiniBatch):
     _repeated: Repeated | None = None
     _reader: Reader | None = None
     _step: GraphStep | None = None
+    _written: Callable[[Tensor], Recorded] | None = None  # makes the loss of labels, where native calls compute it
 
     def _sampler_of(self, sampler: str | AnySampler, fanouts: Sequence[int] | None) -> None:
         """Raises: ConfigError for a sampler or fan-outs: whole graphs are not sampled."""
@@ -175,7 +177,8 @@ class GraphTask(MiniBatch):
         """Looks up what steps read of the model; what is compiled for a class of sizes is when the first such comes."""
         self.model.train()
         before, self._repeated = self._repeated, repeated(self.model, self._repeated)
-        if self._repeated is not before:
+        self._written = self.target.written_down(self.ds.y, native=True)  # labels may be others than an epoch before
+        if self._repeated is not before or self._written is None:
             self._step = None
 
     def logits(self) -> Tensor:
@@ -210,10 +213,10 @@ class GraphTask(MiniBatch):
         """Steps that leave torch's engine out altogether; None where loss or head do not allow it."""
         model = self.model
         assert isinstance(model, GraphModel)  # what repeated() takes
-        if self._step is None and has_linear_head(model) and model.head.out_features == self.ds.num_classes:
-            loss = self.target.written_down(self.ds.y, native=True)
-            self._step = None if loss is None else GraphStep(model, calls, reader, loss)
-        return self._step
+        fits = self._written is not None and has_linear_head(model) and model.head.out_features == self.ds.num_classes
+        if self._step is None and self._written is not None and fits:
+            self._step = GraphStep(model, calls, reader, self._written)
+        return self._step if fits else None
 
     def _by_step(self, step: GraphStep, calls: Repeated, batch: Any, seed: int) -> Tensor:
         """Gradients into parameters that have none."""

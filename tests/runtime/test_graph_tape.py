@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import pytest
@@ -185,6 +186,34 @@ def test_layers_are_replayed_below_a_readout_of_torch(kind: str, monkeypatch: py
         models.append(model)
     for (name, mine), other in zip(models[0].state_dict().items(), models[1].state_dict().values(), strict=True):
         assert torch.equal(mine, other), name
+
+
+def test_labels_that_go_missing_and_hooks_of_the_head_count_at_once() -> None:
+    """A loss whose number of entries was written down would be wrong; a hook would not be told."""
+    ds = some_graphs()
+    values = gw.GraphDataset.from_list(list(ds), y=torch.randn(len(ds)), task="regression").split(1.0, 0.0, 0.0)
+    torch.manual_seed(3)
+    model = gw.nn.GraphModel(6, 8, 1, num_layers=2)
+    trainer = trained(model, values)
+    assert tapes_of(trainer)
+    values.y[::2] = float("nan")
+    trainer.fit(1)
+    model.train()
+    steps, plain = trainer._batch, copy.deepcopy(model)
+    batch = next(iter(steps.loader))
+    for one in (model, plain):
+        one.zero_grad()
+    steps.gradients(batch)
+    known = ~values.y[batch.index].isnan()
+    out = plain(batch.graph, batch.x, batch.ptr).squeeze(1)
+    (out - values.y[batch.index])[known].square().mean().backward()
+    for (name, mine), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-3, atol=1e-5, msg=name)
+    values.y[::2] = 0.0
+    seen: list[Tensor] = []
+    model.head.weight.register_hook(seen.append)
+    trainer.fit(1)
+    assert len(seen) == len(steps.loader)
 
 
 def test_parameters_that_move_are_looked_up_again() -> None:
