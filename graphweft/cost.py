@@ -32,6 +32,7 @@ _DEFAULT: dict[str, tuple[float, ...]] = {
     "contraction": (4.6e-12, 1.35e-11, 9e-6),
     # seconds per weight of an edge, per byte gathered or streamed, per call
     "attention": (4.8e-10, 6.0e-11, 2e-5),
+    "attention gradients": (4.8e-10, 6.0e-11, 2e-5),
     # (unused), seconds per byte streamed, per call
     "rows": (0.0, 2.6e-11, 1e-5),
     "plain": (0.0, 6.0e-11, 1e-5),
@@ -97,7 +98,8 @@ def attention_work(
     width, value = heads * channels, channels if shared else heads * channels
     amount = float(edges) * heads
     if backward:
-        return Work("attention", amount, 4.0 * (edges * width + source_rows * (2 * value + heads) + rows * 3 * width))
+        moved = edges * width + source_rows * (2 * value + heads) + rows * 3 * width
+        return Work("attention gradients", amount, 4.0 * moved)
     return Work("attention", amount, 4.0 * (edges * value + source_rows * heads + rows * 2 * width))
 
 

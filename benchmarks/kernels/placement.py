@@ -84,7 +84,7 @@ def measure(nodes: int, degree: int, width: int, hidden: int, first: bool, round
     median = {order: statistics.median(t) for order, t in times.items()}
 
     def gain(model: CostModel) -> float:
-        seconds = {o: sum(model.seconds(w) for w in p.compiled.works.values()) for o, p in plans.items()}
+        seconds = {o: sum(model.seconds(w) for works in p.compiled.works.values() for w in works) for o, p in plans.items()}
         return seconds[Order.AGGREGATE] - seconds[Order.TRANSFORM]
 
     pairs = zip(times[Order.AGGREGATE], times[Order.TRANSFORM], strict=True)
