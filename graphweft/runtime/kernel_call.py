@@ -53,7 +53,7 @@ class KernelCall:
     attrs: Attrs
     body: tuple[Value, ...]
     label: str
-    works: tuple[Work, ...] = (Work("rows", 0.0, 0.0),)  # noqa: RUF009 frozen
+    works: tuple[Work, ...] = (Work("rows", 0.0, 0.0),)
     frees: tuple[int, ...] = ()
     over: bool = False
     place: str = "host"

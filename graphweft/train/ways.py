@@ -73,7 +73,8 @@ def mini_works(mini: MiniBatch) -> tuple[Works, float]:
     staged, sizes = found
     plan: KernelPlan = staged.plan
     calls = [*plan.forward, *plan.backward]
-    batch = [staged.draw_work(sizes), *staged.preparation_works(sizes), *(work for call in calls for work in call.works)]
+    batch = [staged.draw_work(sizes), *staged.preparation_works(sizes)]
+    batch += [work for call in calls for work in call.works]
     works = [*((work, 1.0) for work in batch), *_around(mini, sizes.rows["B"])]
     batches = max(1.0, mini.loader.num_items / mini.loader.batch_size)
     return [(work, batches * count) for work, count in works], batches * _walks(calls, sizes)
