@@ -12,7 +12,6 @@ of this run.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import random
 import statistics
@@ -24,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness import environment
+from harness import environment, stamp, write_csv
 
 COLUMNS = (
     *("graph", "scale", "model", "layers", "hidden", "mode", "batch_size", "memory_mb", "predicted_ms"),
@@ -123,6 +122,12 @@ def one_case(case: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def shown(row: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    """The row's ``columns``, rounded; empty texts where it has none."""
+    found = {name: "" if row.get(name) is None else row[name] for name in columns}
+    return {name: round(value, 2) if isinstance(value, float) else value for name, value in found.items()}
+
+
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Shares that keep to the bounds."""
     truth = [row for row in rows if not row.get("refused")]
@@ -150,19 +155,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("plan_truth.csv"))
     given = parser.parse_args()
     draw, rows = random.Random(given.seed), []
-    with given.out.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
-        if file.tell() == 0:
-            writer.writeheader()
-        for _ in range(given.cases):
-            found = one_case(random_case(draw, given.threads))
-            rows += found
-            writer.writerows(found)
-            file.flush()
-            shown = [{k: round(v, 2) if isinstance(v, float) else v for k, v in row.items()} for row in found]
-            for row in shown:
-                told = {name: row[name] for name in COLUMNS if row.get(name) is not None}
-                print(" ".join(f"{name}={value}" for name, value in told.items()), flush=True)
+    for _ in range(given.cases):
+        found = one_case(random_case(draw, given.threads))
+        rows += found
+        for row in found:
+            told = shown(row, COLUMNS)
+            write_csv(given.out, [{**told, **stamp(given.threads)}])
+            print(" ".join(f"{name}={value}" for name, value in told.items() if value != ""), flush=True)
     print("\n".join(summary(rows)))
 
 
