@@ -36,7 +36,7 @@ def lower(
     slot: Mapping[Value, int],
     also: Value | None = None,
     *,
-    work: Work = NO_WORK,
+    works: tuple[Work, ...] = (NO_WORK,),
     frees: tuple[int, ...] = (),
     over: bool = False,
     rounds: bool = False,
@@ -54,7 +54,7 @@ def lower(
     reads = tuple(Slot(role, slot[value], value) for role, value in operands)
     writes = tuple(Slot(role, slot[value], value) for role, value in results)
     body = group.chain or body_of([value for _, value in operands], [value for _, value in results])
-    return KernelCall(kernel, reads, writes, attrs, body, label(group), work, frees, over)
+    return KernelCall(kernel, reads, writes, attrs, body, label(group), works, frees, over)
 
 
 def _parts(group: Group) -> Parts:
@@ -237,16 +237,10 @@ def _generated(group: Group) -> Parts:
 
 
 def _is_inverse_degree(value: Value) -> bool:
-    """Whether it is 1 over the in-degrees of a sampled block, 0 where there are none; blocks lie by destination."""
+    """Whether it is 1 over the in-degrees of a graph, 0 where there are none."""
     if value.op is not Op.POW or value["exponent"] != -1.0 or value.get("eps") or value.tensor.dtype != torch.float32:
         return False
-    degree = value.inputs[0]
-    return degree.op is Op.IN_DEGREE and is_block(degree.inputs[0])
-
-
-def is_block(graph: Value) -> bool:
-    """Whether a graph is a sampled block, which lies by destination."""
-    return graph.op is Op.SAMPLE and not graph.get("turned")
+    return value.inputs[0].op is Op.IN_DEGREE
 
 
 def label(group: Group) -> str:
@@ -272,4 +266,4 @@ def label(group: Group) -> str:
     return " + ".join([name, *extra, *group.stages, *tapped])
 
 
-__all__ = ["is_block", "label", "lower"]
+__all__ = ["label", "lower"]
