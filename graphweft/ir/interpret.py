@@ -238,7 +238,7 @@ def _spmm(value: Value, graph: Graph, x: Tensor, weight: Tensor | None = None) -
     if weight is not None:
         messages = messages * weight[:, None]
     out = _reduce(graph, messages, "sum")
-    coefficient = value.get("self_coef", 0.0)
+    coefficient = float(value.get("self_coef", 0.0))
     if not coefficient:
         return out
     if out.shape == x.shape:
