@@ -20,7 +20,9 @@ __all__ = [
     "NATIVE_FUNCTIONS",
     "TorchDispatchMode",
     "eval_frame_callback",
+    "foreach_add",
     "foreach_lerp",
+    "foreach_mul",
     "forward_ad_is_on",
     "is_wrapped",
     "mark_stepped",
@@ -49,6 +51,8 @@ without_functions = torch._C.DisableTorchFunction
 wrapper_subclass = torch.Tensor._make_wrapper_subclass
 # (tensors, others, share): moves each tensor towards its other by that share, all in one call
 foreach_lerp = torch._foreach_lerp_
+# (tensors, number): adds a number to each; and each times a number, as new tensors
+foreach_add, foreach_mul = torch._foreach_add_, torch._foreach_mul
 # of a sparse matrix, how many entries it stores
 stored_entries = torch.Tensor._nnz
 # the module in which torch.nn.functional's native functions live, as their __module__ says

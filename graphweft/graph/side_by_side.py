@@ -120,8 +120,10 @@ def owners(ptr: Tensor) -> Tensor:
     return torch.arange(ptr.numel() - 1, device=ptr.device).repeat_interleave(ptr.diff())
 
 
-def members(ptr: Tensor) -> Graph:
+def members(ptr: Tensor, owner: Tensor | None = None) -> Graph:
     """The bipartite graph that leads from every node to its graph; both forms are there without sorting.
+
+    ``owner``: :func:`owners` of ``ptr``, where they are at hand.
 
     Example:
         >>> [ends.tolist() for ends in members(torch.tensor([0, 2, 3])).edges()]
@@ -131,5 +133,5 @@ def members(ptr: Tensor) -> Graph:
     dtype = index_dtype(graphs, nodes, nodes, True)
     every = torch.arange(nodes + 1)
     by_graph = Adjacency(ptr.contiguous(), every[:-1].to(dtype), None, nodes)
-    by_node = Adjacency(every, owners(ptr).to(dtype), None, graphs)
+    by_node = Adjacency(every, (owners(ptr) if owner is None else owner).to(dtype), None, graphs)
     return Graph._make(Forms(by_graph, by_node), nodes, graphs, False).as_drawn()

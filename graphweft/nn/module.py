@@ -22,7 +22,7 @@ from graphweft._checks import check_ids
 from graphweft._draws import call_key
 from graphweft._errors import ConfigError, DtypeError, ShapeError
 from graphweft._keywords import refuse_renamed
-from graphweft._torch_private import foreach_lerp
+from graphweft._torch_private import foreach_add, foreach_lerp, foreach_mul
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.graph.shared import SharedGraph
@@ -397,28 +397,31 @@ class CompiledModule(KeepsArguments, nn.Module):
 
     def store(self, extra: Mapping[str, Tensor], rows: Callable[[str], int]) -> None:
         """Moves running statistics of batch norms towards the batch's, taken over ``rows`` of the norm's name."""
-        moves: dict[float, tuple[list[Tensor], list[Tensor]]] = {}  # by momentum: running numbers, and the batch's
-        if not extra:
+        # by momentum and share of the variance: running numbers and the batch's
+        moves: dict[tuple[float, float], tuple[list[Tensor], ...]] = {}
+        norms = [key.removesuffix(".stats") for key in extra if key.endswith(".stats")]
+        if not norms:
             return
+        known = dict(self.named_modules())
         with torch.no_grad():
-            for name in (key.removesuffix(".stats") for key in extra if key.endswith(".stats")):
-                module = self.get_submodule(name)
+            for name in norms:
+                module = known[name]
                 if not isinstance(module, nn.BatchNorm1d):
                     continue
                 if module.running_mean is None or module.running_var is None:
                     continue
                 assert module.num_batches_tracked is not None  # torch counts where it keeps statistics
-                module.num_batches_tracked.add_(1)
-                momentum = module.momentum
+                momentum, count = module.momentum, rows(name)
                 if momentum is None:  # the mean over all batches so far
-                    momentum = 1.0 / float(module.num_batches_tracked)
-                count = rows(name)
+                    momentum = 1.0 / (float(module.num_batches_tracked) + 1)
                 mean, variance = extra[f"{name}.stats"].detach().unbind()
-                running, found = moves.setdefault(momentum, ([], []))
-                running += [module.running_mean, module.running_var]
-                found += [mean, variance * (count / max(count - 1, 1))]
-            for momentum, (running, found) in moves.items():
-                foreach_lerp(running, found, momentum)
+                key = momentum, count / max(count - 1, 1)
+                parts = (module.num_batches_tracked, module.running_mean, mean, module.running_var, variance)
+                for part, every in zip(parts, moves.setdefault(key, ([], [], [], [], [])), strict=True):
+                    every.append(part)
+            for (momentum, share), (counts, means, found, variances, spread) in moves.items():
+                foreach_add(counts, 1)
+                foreach_lerp([*means, *variances], [*found, *foreach_mul(spread, share)], momentum)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self._remade(copy.deepcopy(self._state(), memo), memo)  # torch has parametrized modules copied, too

@@ -97,10 +97,11 @@ class Readout(nn.Module):
         made = [_over(x, of_graphs, kind) for kind in self.kinds]
         return made[0] if len(made) == 1 else torch.cat(made, dim=1)
 
-    def repeated(self, wants_gradient: bool) -> Repeated:
-        """The calls over batches of rows, of the first kind; ``wants_gradient``: by the rows."""
+    def repeated(self, wants_gradient: bool) -> list[Repeated]:
+        """The calls over batches of rows, kind by kind; ``wants_gradient``: by the rows."""
         x = torch.zeros(1, 1).requires_grad_(wants_gradient)
-        return Repeated(_FUNCTIONS[self.kinds[0]], Arguments(members(torch.tensor([0, 1])), x, {}, None, 0, False))
+        arguments = Arguments(members(torch.tensor([0, 1])), x, {}, None, 0, False)
+        return [Repeated(_FUNCTIONS[kind], arguments) for kind in self.kinds]
 
     def width(self, columns: int) -> int:
         """Columns of the result for so many of the rows."""

@@ -44,11 +44,17 @@ class EntryLoss(NamedTuple):
     gradient: Tensor | None
 
 
+class _Counts(ctypes.c_int64 * 4):  # type: ignore[misc]
+    """What the kernel counts; not what it reads."""
+
+    is_result = True
+
+
 class EntryCells:
     """Where the kernel leaves the sum of the losses and the counts."""
 
     def __init__(self) -> None:
-        self.total, self.counts = ctypes.c_double(), (ctypes.c_int64 * 4)()
+        self.total, self.counts = ctypes.c_double(), _Counts()
 
     @property
     def mean(self) -> float:

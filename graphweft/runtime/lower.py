@@ -237,16 +237,10 @@ def _generated(group: Group) -> Parts:
 
 
 def _is_inverse_degree(value: Value) -> bool:
-    """Whether it is 1 over the in-degrees of a sampled block, 0 where there are none; blocks lie by destination."""
+    """Whether it is 1 over the in-degrees of a graph, 0 where there are none."""
     if value.op is not Op.POW or value["exponent"] != -1.0 or value.get("eps") or value.tensor.dtype != torch.float32:
         return False
-    degree = value.inputs[0]
-    return degree.op is Op.IN_DEGREE and is_block(degree.inputs[0])
-
-
-def is_block(graph: Value) -> bool:
-    """Whether a graph is a sampled block, which lies by destination."""
-    return graph.op is Op.SAMPLE and not graph.get("turned")
+    return value.inputs[0].op is Op.IN_DEGREE
 
 
 def label(group: Group) -> str:
@@ -272,4 +266,4 @@ def label(group: Group) -> str:
     return " + ".join([name, *extra, *group.stages, *tapped])
 
 
-__all__ = ["is_block", "label", "lower"]
+__all__ = ["label", "lower"]

@@ -6,7 +6,6 @@ Parameters, settings and configuration are looked at when it is made, so it serv
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
@@ -20,13 +19,14 @@ from graphweft._trace import active
 from graphweft.graph.graph import Graph
 from graphweft.runtime.compile import Arguments, CompiledFunction
 from graphweft.runtime.function import Pullback, linearize
-from graphweft.runtime.graph_tape import GraphTape
+from graphweft.runtime.graph_tape import GraphTape, Inputs, class_of, corners_of, may_record
 from graphweft.runtime.hoisted import Content
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import PROFILE
 from graphweft.runtime.second import distinct
+from graphweft.runtime.tape import pause
 
-_RECORDED_AFTER = 8  # batches of one class of sizes: recording takes as long as some
+RECORDED_AFTER = 8  # batches of one class of sizes: recording takes as long as some
 
 
 class Repeated:
@@ -75,25 +75,64 @@ class Repeated:
         plan = self._plan(graph, x, seed)
         if plan is None:
             return self._function.linearize(self._arguments(graph, x, seed))
-        tape = self._tape(plan, graph, x)
-        if tape is None:
-            return linearize(plan, *self._bound(plan, graph, x, seed))
-        return tape.forward(graph, x), functools.partial(_pulled, tape, graph, x)
+        if tape := self._tape(plan, graph, x):
+            return self._replayed(tape, Inputs(graph, {"x": x}, key=seed))
+        return linearize(plan, *self._bound(plan, graph, x, seed))
+
+    def run(self, graph: Graph, x: Tensor, seed: int = 0) -> tuple[dict[str, Tensor], Pullback]:
+        """As :meth:`linearize`, for graphs that a plan serves, call by call."""
+        plan = self._plan(graph, x, seed)
+        assert plan is not None  # as is_compiled() said
+        return linearize(plan, *self._bound(plan, graph, x, seed))
+
+    def may_record(self, graph: Graph, x: Tensor) -> bool:
+        """Whether a tape of the plan for this class of sizes is worth its memory."""
+        plan = self._plan(graph, x, 0)
+        return plan is not None and may_record(plan, class_of(graph.num_nodes), class_of(graph.num_edges))
 
     def _tape(self, plan: Plan, graph: Graph, x: Tensor) -> GraphTape | None:
         """The plan's calls for this class of sizes, once it has come often enough to be worth recording."""
         if PROFILE.active or active() is not None or not x.is_contiguous() or x.requires_grad:
             return None
+        if not graph.is_square or plan.fixed not in (("graph",), ("graph", "seed"), ("seed", "graph")):
+            return None
         key = self._key(graph, x)
         self._seen[key] += 1
-        if self._seen[key] <= _RECORDED_AFTER:
+        if self._seen[key] <= RECORDED_AFTER:
             return None
         known = self._tapes.get(key)
         if key not in self._tapes or (known is not None and not known.serves()):
-            nodes, edges = (_class_of(count) for count in (graph.num_nodes, graph.num_edges))
-            bound = functools.partial(self._bound, plan, seed=0)
-            known = self._tapes[key] = GraphTape.record(plan, bound, self.parameters, graph, x, nodes, edges)
+            known = self._tapes[key] = self._record(plan, graph, x)
         return known
+
+    def _record(self, plan: Plan, graph: Graph, x: Tensor) -> GraphTape | None:
+        """Outputs, the pause in which their gradient is computed, and gradients."""
+        sizes = class_of(graph.num_nodes), class_of(graph.num_edges)
+        if not may_record(plan, *sizes):
+            return None
+        width = next(value.tensor.dims for name, value in plan.compiled.program.outputs if name == "out")
+        kind = plan.dtype_of("out")
+        rows = {"x": x, "gradient": x.new_zeros((1, *width), dtype=kind)}
+
+        def body(given: Inputs) -> Any:
+            outputs, pullback = linearize(plan, *self._bound(plan, given.graph, given.rows["x"], given.key))
+            pause()
+            return outputs, pullback(given.rows["gradient"])
+
+        corners = corners_of(Inputs(graph, rows), *sizes)
+        return GraphTape.record(body, corners, list(self.parameters.values()))
+
+    def _replayed(self, tape: GraphTape, given: Inputs) -> tuple[dict[str, Tensor], Pullback]:
+        """Outputs and pullback in memory of ``tape``."""
+        outputs, gradients = tape.replay(given, 0)
+        nodes = given.graph.num_nodes
+
+        def pullback(gradient: Tensor) -> dict[str, Tensor | None]:
+            rows = {**given.rows, "gradient": _contiguous(gradient)}
+            tape.replay(replace(given, rows=rows), 1)
+            return {name: None if made is None else made.clone() for name, made in gradients.items()}
+
+        return {name: x if name.endswith(".stats") else x[:nodes] for name, x in outputs.items()}, pullback
 
     def forward(self, graph: Graph, x: Tensor, seed: int = 0) -> dict[str, Tensor]:
         """Outputs that nobody differentiates."""
@@ -131,16 +170,6 @@ class Repeated:
             hoisted = self._function.computed_once(plan, Content(named, ()))
         env = plan.bind({name: named[name] for name in plan.fixed}, hoisted)
         return env, tuple(_contiguous(named[name]) for name in plan.tensors)
-
-
-def _class_of(count: int) -> range:
-    """The numbers of as many binary digits."""
-    return range(1 << (count.bit_length() - 1), 1 << count.bit_length()) if count else range(1)
-
-
-def _pulled(tape: GraphTape, graph: Graph, x: Tensor, gradient: Tensor) -> dict[str, Tensor | None]:
-    """The backward calls; graph and rows, whose memory they read, live until then."""
-    return tape.backward(_contiguous(gradient))
 
 
 def _contiguous(tensor: Tensor) -> Tensor:

@@ -1,83 +1,156 @@
-"""A tape whose sizes are those of the batch at hand: recorded at the bounds, replayed at what a batch has.
+"""Native calls written down with sizes as parameters: recorded at several sizes, replayed at those of a batch.
 
-Comes in: a step over buffers that hold the most, written down twice, with other sizes and another key of draws each
-time. Goes out: a :class:`SizedTape`: numbers that differ between both are sizes or the key, by which of the two pairs
-they are; pointers stay. A replay puts the batch's numbers there, so the kernels do exactly what they do for the batch
-without buffers: the same bits, and no work for rows that are not there. Called by ``captured.py``.
+Comes in: one computation as several :class:`Case` s, which differ in sizes, in inputs and in the key of draws. Goes
+out: a :class:`SizedTape` that runs the calls of the first one for other sizes without Python between the calls; None
+where a number follows from the sizes in another way. A number that is the same in all cases stays. One that is a size
+of its case, or the key, in all of them becomes a cell that is set before a replay; so do addresses within inputs and
+the structures of graphs. Results lie where the first case had them, so it is the largest. The kernels do exactly what
+they do without a tape: the same bits, and no work for rows that are not there. Called by ``graph_tape.py`` and
+``cpu/captured.py``.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from graphweft import _native
-from graphweft.runtime.tape import Tape
+from graphweft.runtime.tape import ELEMENTWISE, PAUSE, Tape
 
 _PLAIN = (ctypes.c_double, ctypes.c_int64)  # what a call leaves a number in
-_KEY = "key"
 
 
-class Cell(NamedTuple):
-    """A number that a call reads: where it is, whether it is an address, and what it was."""
+class Refused(Exception):
+    """An argument of a call cannot be followed."""
+
+
+def _none() -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of the computation.
+
+    Attributes:
+        body: Runs it.
+        sizes: Numbers by name, the key of draws among them.
+        inputs: Gives rows that lie elsewhere in every replay, by name. Asked after the run, as ``forms``.
+        forms: Gives structures of graphs that are others in every replay, by name.
+    """
+
+    body: Callable[[], Any]
+    sizes: Mapping[str, int]
+    inputs: Callable[[], Mapping[str, Tensor]] = _none
+    forms: Callable[[], Mapping[str, _native.Adjacency]] = _none
+
+    @cached_property
+    def _places(self) -> list[tuple[str, int, int]]:
+        return [(name, rows.data_ptr(), rows.nbytes) for name, rows in self.inputs().items()]
+
+    @cached_property
+    def structures(self) -> dict[int, str]:
+        """Names of forms by where they are; where two are one, that of the first."""
+        made = self.forms()
+        return {ctypes.addressof(form): name for name, form in reversed(list(made.items()))}
+
+    def input(self, address: int | None) -> tuple[str, int] | None:
+        """Which input an address lies in, if it does, and how many bytes from its beginning."""
+        for name, begin, size in self._places:
+            if address is not None and 0 <= address - begin < size:
+                return name, address - begin
+        return None
+
+    def names(self, value: Any) -> set[str]:
+        """Which sizes a number is."""
+        return {name for name, size in self.sizes.items() if type(value) is int and value == size}
+
+
+class _Leaf(NamedTuple):
+    """Something that a call reads: where it is, what it is, and its value; of a structure of a graph its name."""
 
     holder: Any
     at: Any
-    is_pointer: bool
+    kind: str  # "number", "address" or "form"
     value: Any
 
-    def put(self, value: int) -> None:
+
+class _Cells:
+    """The places that one name decides: with what is added, shared scalars and fields or entries of structures."""
+
+    def __init__(self) -> None:
+        self.scalars: list[tuple[Any, int]] = []
+        self.fields: list[tuple[Any, Any, int]] = []
+
+    def set(self, value: int) -> None:
         """Another number."""
-        if isinstance(self.at, str):
-            setattr(self.holder, self.at, value)
-        else:
-            self.holder[self.at] = value
+        for scalar, more in self.scalars:
+            scalar.value = value + more
+        for holder, at, more in self.fields:
+            if isinstance(at, str):
+                setattr(holder, at, value + more)
+            else:
+                holder[at] = value + more
 
 
 class SizedTape:
     """See above; made by :meth:`record`."""
 
-    def __init__(self, tape: Tape, calls: list[tuple[Any, list[Any]]], cells: list[tuple[Cell, str]]) -> None:
-        self._tape, self._calls, self._cells = tape, calls, cells
+    def __init__(self, tapes: Sequence[Tape], cases: Sequence[Case], known: Callable[[int], bool] | None) -> None:
+        self._tape, self._cases, self._known = tapes[0], cases, known
+        self._arenas = [tape.keeps for tape in tapes]
+        self._cells: dict[str, _Cells] = defaultdict(_Cells)
+        self._shared: dict[tuple[str, int, Any], Any] = {}
+        self._forms: dict[str, _native.Adjacency] = {}
+        if len({len(tape.calls) for tape in tapes}) != 1:
+            raise Refused
+        calls = [self._call(together) for together in zip(*(tape.calls for tape in tapes), strict=True)]
+        pause = next((at for at, (function, _) in enumerate(calls) if function is PAUSE), len(calls))
+        self._parts = calls[:pause], calls[pause + 1 :]
+        self._calls = [*self._parts[0], *self._parts[1]]
+        del self._cases, self._known, self._arenas, self._shared  # nothing of the other cases lives on
 
     @classmethod
     def record(
         cls,
-        bodies: tuple[Callable[[], Any], Callable[[], Any]],
+        cases: Sequence[Case],
         alive: list[Any],
-        names: tuple[Mapping[str, int], Mapping[str, int]],
-        keys: tuple[int, int],
-        nbytes: float,
+        nbytes: float | None = None,
+        known: Callable[[int], bool] | None = None,
     ) -> SizedTape | None:
-        """The tape of the first of ``bodies``; None where a replay with other sizes would not be the same.
+        """The tape of the first of ``cases``; None where a replay with other sizes would not be the same.
 
         Args:
-            bodies: The same step over buffers of two sizes.
+            cases: The same computation at several sizes.
             alive: What addresses point into.
-            names: The two sizes by symbol.
-            keys: Of the draws of either.
-            nbytes: How much memory either may take.
+            nbytes: How much memory any of them may take; None: any.
+            known: Whether an address that is no input and none of the tape's memory stays; None: all do.
         """
-        tapes = [Tape.record(body, alive, nbytes) for body in bodies]
-        if tapes[0] is None or tapes[1] is None or any(tape.moves_rows for tape in tapes if tape is not None):
+        tapes = []
+        for case in cases:
+            tape = Tape.record(case.body, alive, nbytes)
+            if tape is None:
+                return None
+            tapes.append(tape)
+        try:
+            return cls(tapes, cases, known)
+        except Refused:
             return None
-        pairs = {(names[0][name], names[1][name]): name for name in names[0] if names[0][name] != names[1][name]}
-        if len(pairs) < sum(names[0][name] != names[1][name] for name in names[0]):
-            return None
-        pairs[keys[0], keys[1]] = _KEY
-        calls, others = ([(f, list(given)) for f, given in tape.calls] for tape in tapes if tape is not None)
-        found = _sizes_among(calls, others, pairs)
-        return None if found is None else cls(tapes[0], calls, found)
 
     @property
     def result(self) -> Any:
-        """What the step returned; its tensors hold the latest replay's numbers."""
+        """What the computation returned; its tensors hold the latest replay's numbers."""
         return self._tape.result
 
     @property
     def nbytes(self) -> int:
-        """Memory that the step takes between its calls."""
+        """Memory that it takes between its calls."""
         return self._tape.arena.stats().mapped
 
     @property
@@ -86,82 +159,159 @@ class SizedTape:
         return len(self._calls)
 
     def is_ready(self) -> bool:
-        """Whether nobody else holds memory of the step."""
+        """Whether nobody else holds memory of the tape."""
         return self._tape.is_ready()
 
-    def replay(self, sizes: Mapping[str, int], key: int) -> Any:
-        """Runs all calls for a batch of such sizes, by symbol; returns ``result``."""
-        for cell, name in self._cells:
-            cell.put(key if name is _KEY else sizes[name])
-        for function, arguments in self._calls:
+    def replay(
+        self,
+        sizes: Mapping[str, int],
+        place: Callable[[str], int] | None = None,
+        form: Callable[[str], _native.Adjacency] | None = None,
+        part: int | None = None,
+    ) -> Any:
+        """Runs all calls for such sizes, and for inputs and graphs that lie where these say; returns ``result``.
+
+        ``part``: only the calls before the pause (0) or after it (1).
+        """
+        for name, cells in self._cells.items():
+            cells.set(sizes[name] if name in sizes or place is None else place(name))
+        if form is not None:
+            for name, structure in self._forms.items():
+                ctypes.pointer(structure)[0] = form(name)
+        for function, arguments in self._calls if part is None else self._parts[part]:
             status = function(*arguments)
             if status:
                 _native.check(status)
         return self.result
 
+    def _call(self, together: Sequence[tuple[Any, tuple[Any, ...]]]) -> tuple[Any, tuple[Any, ...]]:
+        """One call with cells. Raises: Refused where the cases differ in another way."""
+        functions, given = [call[0] for call in together], [list(call[1]) for call in together]
+        kinds = getattr(functions[0], "argtypes", None)
+        if kinds is None:
+            if functions[0] is not PAUSE:
+                self._check_torch(functions)
+            return functions[0], ()
+        if any(function is not functions[0] for function in functions):
+            raise Refused
+        leaves = [list(_leaves(case, one, kinds)) for case, one in zip(self._cases, given, strict=True)]
+        if len({len(each) for each in leaves}) != 1:
+            raise Refused
+        for same in zip(*leaves, strict=True):
+            self._follow(same, given[0], kinds)
+        return functions[0], tuple(given[0])
 
-def _sizes_among(calls: Any, others: Any, pairs: Mapping[tuple[int, int], str]) -> list[tuple[Cell, str]] | None:
-    """The numbers that follow from sizes or the key; None where calls differ in anything else."""
-    if len(calls) != len(others):
+    def _follow(self, same: Sequence[_Leaf], given: list[Any], kinds: Sequence[Any]) -> None:
+        """Makes a cell of what changes from case to case. Raises: Refused."""
+        leaf = same[0]
+        if any(other.kind != leaf.kind for other in same):
+            raise Refused
+        if leaf.kind == "form":
+            if any(other.value != leaf.value for other in same):
+                raise Refused
+            structure = self._forms.setdefault(leaf.value, _native.Adjacency())
+            if isinstance(leaf.at, str):
+                setattr(leaf.holder, leaf.at, ctypes.pointer(structure))
+            else:
+                leaf.holder[leaf.at] = structure
+            return
+        found = self._address(same) if leaf.kind == "address" else _number(same, self._cases)
+        if found is None:
+            return
+        name, more = found
+        if leaf.holder is given:
+            scalar = self._shared.get((name, more, kinds[leaf.at]))
+            if scalar is None:
+                scalar = self._shared[name, more, kinds[leaf.at]] = kinds[leaf.at]()
+                self._cells[name].scalars.append((scalar, more))
+            given[leaf.at] = scalar
+        else:
+            self._cells[name].fields.append((leaf.holder, leaf.at, more))
+
+    def _address(self, same: Sequence[_Leaf]) -> tuple[str, int] | None:
+        """The input that an address points into; None for memory that stays. Raises: Refused."""
+        values = [leaf.value for leaf in same]
+        if all(value is None for value in values):
+            return None
+        if any(value is None for value in values):
+            raise Refused
+        found = {case.input(value) for case, value in zip(self._cases, values, strict=True) if type(value) is int}
+        if found and found != {None}:
+            if len(found) > 1:
+                raise Refused
+            return found.pop()
+        if self._known is not None:
+            for keeps, value in zip(self._arenas, values, strict=True):
+                if not (type(value) is int and (self._known(value) or keeps(value))):
+                    raise Refused
         return None
-    found: dict[tuple[int, Any], tuple[Cell, str]] = {}
-    for (function, given), (other, more) in zip(calls, others, strict=True):
-        if getattr(function, "argtypes", None) is None and not given:
-            continue  # of torch, on memory of the bounds
-        if function is not other:
-            return None
-        kinds = function.argtypes
-        mine, theirs = list(_cells(given, kinds)), list(_cells(more, kinds))
-        if len(mine) != len(theirs):
-            return None
-        for one, two in zip(mine, theirs, strict=True):
-            if one.is_pointer:
-                if (one.value is None) != (two.value is None):
-                    return None
-            elif one.value != two.value:
-                name = pairs.get((one.value, two.value))
-                if name is None:
-                    return None
-                found[_place(one)] = one, name
-    return list(found.values())
+
+    def _check_torch(self, functions: Sequence[Any]) -> None:
+        """An operation of torch is on memory that stays and, but for one of elements, of one shape. Raises: Refused."""
+        name = getattr(functions[0], "operation", "")
+        operands = [getattr(function, "operands", None) for function in functions]
+        if not name or any(getattr(function, "operation", "") != name for function in functions):
+            raise Refused
+        for each in zip(*operands, strict=True):
+            if isinstance(each[0], Tensor):
+                if name not in ELEMENTWISE and any(x.shape != each[0].shape for x in each):
+                    raise Refused
+                if self._known is not None:
+                    leaves = [_Leaf(None, 0, "address", x.data_ptr()) for x in each if x.numel()]
+                    if leaves and (len(leaves) != len(each) or self._address(leaves) is not None):
+                        raise Refused
+            elif any(x != each[0] for x in each):
+                raise Refused
 
 
-def _place(cell: Cell) -> tuple[int, Any]:
-    """Which memory a number lies in."""
-    holder = cell.holder
-    return (id(holder) if isinstance(holder, list) else ctypes.addressof(holder)), cell.at
+def _number(same: Sequence[_Leaf], cases: Sequence[Case]) -> tuple[str, int] | None:
+    """The size that a number is; None where it stays. Raises: Refused."""
+    first = same[0].value
+    if all(type(leaf.value) is type(first) and leaf.value == first for leaf in same):
+        return None
+    names = set.intersection(*(case.names(leaf.value) for case, leaf in zip(cases, same, strict=True)))
+    if len(names) != 1:
+        raise Refused
+    return names.pop(), 0
 
 
-def _cells(given: list[Any], kinds: Any) -> Iterator[Cell]:
-    """The numbers of a call, those of structures that it reads by reference as well."""
+def _leaves(case: Case, given: list[Any], kinds: Any) -> Iterator[_Leaf]:
+    """What a call reads, that of structures which it gets by reference as well."""
     for at, (item, kind) in enumerate(zip(given, kinds, strict=True)):
         target = getattr(item, "_obj", item)
         if isinstance(target, ctypes.Structure | ctypes.Array | ctypes._Pointer):
-            yield from _inside(target)
-        elif isinstance(target, _PLAIN):
-            continue
-        else:
-            yield Cell(given, at, kind is ctypes.c_void_p or not isinstance(item, int | float), item)
+            yield from _inside(case, target, given, at)
+        elif not isinstance(target, _PLAIN):
+            is_address = kind is ctypes.c_void_p or not isinstance(item, int | float)
+            yield _Leaf(given, at, "address" if is_address else "number", item)
 
 
-def _inside(item: Any) -> Iterator[Cell]:
-    """The numbers of a structure, an array of them, or what a pointer points to."""
+def _inside(case: Case, item: Any, holder: Any, at: Any) -> Iterator[_Leaf]:
+    """Of a structure, an array, or what a pointer points to; ``holder`` has it at ``at``."""
     if isinstance(item, ctypes._Pointer):
         if item:
-            yield from _inside(item.contents)
+            yield from _inside(case, item.contents, holder, at)
     elif isinstance(item, ctypes.Array):
-        for at, part in enumerate(item):
+        if getattr(item, "is_result", False):
+            return
+        for index, part in enumerate(item):
             if isinstance(part, ctypes.Structure):
-                yield from _inside(part)
+                yield from _inside(case, part, item, index)
             else:
-                yield Cell(item, at, item._type_ is ctypes.c_void_p, part)
+                yield _Leaf(item, index, "address" if item._type_ is ctypes.c_void_p else "number", part)
     else:
+        if case.structures and isinstance(item, _native.Adjacency):
+            name = case.structures.get(ctypes.addressof(item))
+            if name is None:
+                raise Refused  # of another graph
+            yield _Leaf(holder, at, "form", name)
+            return
         for name, kind, *_ in item._fields_:
             value = getattr(item, name)
             if isinstance(value, ctypes.Structure | ctypes.Array | ctypes._Pointer):
-                yield from _inside(value)
+                yield from _inside(case, value, item, name)
             else:
-                yield Cell(item, name, kind is ctypes.c_void_p, value)
+                yield _Leaf(item, name, "address" if kind is ctypes.c_void_p else "number", value)
 
 
-__all__ = ["SizedTape"]
+__all__ = ["Case", "Refused", "SizedTape"]

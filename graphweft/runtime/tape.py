@@ -27,11 +27,24 @@ _HARMLESS = frozenset({
 # looks at a tensor where they share its memory, copies where they do not
 _LOOKS = frozenset({"contiguous", "reshape", "__getitem__"})
 # what torch writes into memory that is there, and what it computes that can be written there
-_IN_PLACE = frozenset({"zero_", "fill_", "index_copy_", "mul_", "copy_"})
-_INTO = frozenset({"add", "sub", "mul", "neg"})
+_IN_PLACE = frozenset({"zero_", "fill_", "index_copy_", "mul_", "copy_", "add_", "div_", "bernoulli_"})
+_INTO = frozenset({"add", "sub", "mul", "neg", "mm", "addmm", "sum"})
+# of these every element follows from elements at its own place
+ELEMENTWISE = frozenset({"zero_", "fill_", "mul_", "copy_", "add_", "div_", "add", "sub", "mul", "neg"})
 _ATTEMPTS, _GROWTH = 24, 1.06
 
 Calls = list[tuple[Any, tuple[Any, ...]]]
+
+
+def PAUSE() -> int:
+    """Where a computation waits for something from outside; nothing to run."""
+    return 0
+
+
+def pause() -> None:
+    """Notes that the computation being recorded waits here."""
+    if _native.recorder.calls is not None:
+        _native.recorder.calls.append((PAUSE, ()))
 
 
 class Tape:
@@ -42,26 +55,28 @@ class Tape:
         result: What the recorded function returned; its tensors hold the latest replay's numbers.
     """
 
-    def __init__(self, arena: Pool, result: Any, calls: Calls, alive: list[Any]) -> None:
+    def __init__(self, arena: Pool, result: Any, calls: Calls, alive: list[Any], given: list[torch.Tensor]) -> None:
         self.arena, self.result = arena, result
-        self._calls, self._alive = calls, alive
+        self._calls, self._alive, self._given = calls, alive, given
         self._lent = arena.stats().lent
 
     @classmethod
-    def record(cls, body: Callable[[], Any], alive: list[Any], nbytes: float) -> Tape | None:
+    def record(cls, body: Callable[[], Any], alive: list[Any], nbytes: float | None) -> Tape | None:
         """The tape of ``body``; ``alive`` lists what its addresses point into, ``nbytes`` how much memory it may take.
 
         None where a replay would not be the same because torch computed. The arena is one interval, as small as the
-        tensors' coming and going allows: ``body`` is tried in a larger one until it fits.
+        tensors' coming and going allows: ``body`` is tried in a larger one until it fits; with ``nbytes`` None it takes
+        what it needs.
         """
         for attempt in range(_ATTEMPTS):
             arena = Pool()
-            arena.confine(int(nbytes * _GROWTH**attempt))
+            if nbytes is not None:
+                arena.confine(int(nbytes * _GROWTH**attempt))
             # what is made on first use is made by the first run; the second is written down
             first, watch = Watch(arena, keeps=False), Watch(arena)
             found = cls._once(body, arena, first) and (first.computed or cls._once(body, arena, watch))
             if isinstance(found, tuple) and not watch.computed:
-                return cls(arena, *found, [*alive, *watch.given])
+                return cls(arena, *found, alive, watch.given)
             found = None
             arena.trim()
             if first.computed or watch.computed:
@@ -86,10 +101,10 @@ class Tape:
         """The recorded calls in order."""
         return self._calls
 
-    @property
-    def moves_rows(self) -> bool:
-        """Whether torch writes rows by index on the way, so that a replay needs as many rows as were recorded."""
-        return any(getattr(function, "operation", "") == "index_copy_" for function, _ in self._calls)
+    def keeps(self, address: int) -> bool:
+        """Whether memory that lives as long as the tape has the address."""
+        small = ((x.data_ptr(), x.nbytes) for x in self._given)
+        return self.arena.holds(address) or any(0 <= address - begin < size for begin, size in small)
 
     def __del__(self) -> None:
         self.result = None
@@ -167,7 +182,7 @@ def _write_down(function: Callable[..., Any], args: tuple[Any, ...], **more: tor
         function(*given, **named)
         return 0
 
-    call.operation = function.__name__  # type: ignore[attr-defined]
+    call.operation, call.operands = function.__name__, (*given, *named.values())  # type: ignore[attr-defined]
     calls.append((call, ()))
 
 

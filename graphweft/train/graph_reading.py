@@ -1,4 +1,4 @@
-"""What the head of a model of graphs reads, and its gradient, with torch's engine left out where readouts are sums.
+"""What the head of a model of graphs reads, and its gradient, with torch's engine left out where readouts are compiled.
 
 Comes in: a :class:`GraphModel`, a batch of graphs, rows that its node model made. Goes out: rows of graphs and the
 function from their gradient to that of the rows. Called by the steps of tasks whose samples are graphs.
@@ -7,17 +7,18 @@ function from their gradient to that of the rows. Called by the steps of tasks w
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
 from graphweft import _config
 from graphweft._backward import backward_from
-from graphweft.graph.side_by_side import members
+from graphweft._memory import empty
+from graphweft.graph.graph import Graph
 from graphweft.nn.graph_model import GraphModel
 from graphweft.nn.readout import Readout
+from graphweft.runtime.function import Pullback
 from graphweft.runtime.repeated import Repeated
 
 Back = Callable[[Tensor], Tensor | None]
@@ -26,40 +27,74 @@ Back = Callable[[Tensor], Tensor | None]
 class Reader:
     """The readouts of one model, as they stand: compiled calls that are looked up by their class of sizes.
 
-    ``rows`` and ``features``: calls of the readout of the layers, and of that of the features, which has no gradient;
-    None where the model reads out in another way, which torch's engine differentiates.
+    ``rows`` and ``features``: calls of the readouts of the layers, and of those of the features, which have no
+    gradient; empty where the model reads out in another way, which torch's engine differentiates.
     """
 
-    def __init__(self, key: tuple[Any, ...], rows: Repeated | None, features: Repeated | None) -> None:
+    def __init__(self, key: tuple[Any, ...], rows: Sequence[Repeated], features: Sequence[Repeated]) -> None:
         self._key, self._rows, self._features = key, rows, features
 
     @classmethod
     def of(cls, model: GraphModel) -> Self:
         """For a model as it stands."""
-        parts = [model.readout] if model.inputs is None else [model.readout, model.inputs]
-        if any(type(part) is not Readout or len(part.kinds) > 1 for part in parts):
-            return cls(_key_of(model), None, None)
+        parts = [part for part in (model.readout, model.inputs) if part is not None]
+        if any(type(part) is not Readout for part in parts):
+            return cls(_key_of(model), (), ())
         calls = [part.repeated(wants_gradient=part is model.readout) for part in parts if isinstance(part, Readout)]
-        return cls(_key_of(model), calls[0], calls[1] if len(calls) > 1 else None)
+        return cls(_key_of(model), calls[0], calls[1] if len(calls) > 1 else ())
 
     def serves(self, model: GraphModel) -> bool:
         """Whether the model still reads out as it did, and the configuration is the same."""
         return self._key == _key_of(model)
+
+    def is_compiled(self, of_graphs: Graph, x: Tensor, made: Tensor) -> bool:
+        """Whether plans serve these, and not the interpreter."""
+        return bool(self._rows) and all(
+            call.is_compiled(of_graphs, rows)
+            for calls, rows in ((self._rows, made), (self._features, x))
+            for call in calls
+        )
 
     def linearize(self, model: GraphModel, batch: Any, made: Tensor) -> tuple[Tensor, Back]:
         """Rows of graphs outside torch's graph, and their pullback to the rows ``made``, which works once.
 
         It gives None where the readout does not depend on the rows.
         """
-        of_graphs, leaf = members(batch.ptr), made.detach().requires_grad_()
-        if self._rows is None or not self._rows.is_compiled(of_graphs, leaf):
+        leaf = made.detach().requires_grad_()
+        if not isinstance(batch.x, Tensor) or not self.is_compiled(batch.of_graphs, batch.x, leaf):
             return _by_engine(model, batch, leaf)
-        outputs, pullback = self._rows.linearize(of_graphs, leaf)
-        read, begin = outputs["out"], 0
-        if self._features is not None:
-            first = self._features.forward(of_graphs, batch.x)["out"]
-            read, begin = torch.cat([first, read], dim=1), first.shape[1]
-        return read, lambda gradient: pullback(gradient[:, begin:].contiguous())["x"]
+        return self.run(batch.of_graphs, batch.x, leaf)
+
+    def run(self, of_graphs: Graph, x: Tensor, made: Tensor) -> tuple[Tensor, Back]:
+        """The same where everything is compiled, call by call, without an operation of torch that computes."""
+        parts = [call.forward(of_graphs, x)["out"] for call in self._features]
+        found = [call.run(of_graphs, made) for call in self._rows]
+        widths = [part.shape[1] for part in (*parts, *(outputs["out"] for outputs, _ in found))]
+        if len(widths) == 1:
+            read = found[0][0]["out"]
+        else:
+            read = empty((of_graphs.num_dst, sum(widths)), made.dtype)
+            begin = 0
+            for part, width in zip((*parts, *(outputs["out"] for outputs, _ in found)), widths, strict=True):
+                read[:, begin : begin + width].copy_(part)
+                begin += width
+        ends = [sum(widths[: at + 1]) for at in range(len(widths))]
+        pullbacks = list(zip([back for _, back in found], ends[len(parts) :], widths[len(parts) :], strict=True))
+        return read, functools.partial(_pulled_by_parts, pullbacks)
+
+
+def _pulled_by_parts(pullbacks: Sequence[tuple[Pullback, int, int]], gradient: Tensor) -> Tensor | None:
+    """The gradient of the rows: readout after readout, the last one first, as torch's engine adds them up."""
+    total: Tensor | None = None
+    for pullback, end, width in reversed(pullbacks):
+        part = gradient
+        if width != gradient.shape[1]:
+            part = empty((gradient.shape[0], width), gradient.dtype)
+            part.copy_(gradient[:, end - width : end])
+        found = pullback(part)["x"]
+        assert found is not None  # it was asked for
+        total = found if total is None else total.add_(found)
+    return total
 
 
 def _key_of(model: GraphModel) -> tuple[Any, ...]:
@@ -79,4 +114,4 @@ def _pulled(read: Tensor, leaf: Tensor, gradient: Tensor) -> Tensor | None:
     return leaf.grad
 
 
-__all__ = ["Reader"]
+__all__ = ["Back", "Reader"]

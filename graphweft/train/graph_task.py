@@ -7,7 +7,8 @@ scores by split. Called by the trainer in the place of :class:`MiniBatch`, whose
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from graphweft._trace import span
 from graphweft.data.dataset import Dataset
 from graphweft.data.graph_dataset import GraphDataset
 from graphweft.graph.graph import Graph
-from graphweft.graph.side_by_side import SideBySide
+from graphweft.graph.side_by_side import SideBySide, members
 from graphweft.interop.pyg_model import PyGModel
 from graphweft.loader.graphs import GraphBatch, GraphLoader, Graphs, graph_batch
 from graphweft.nn.graph_model import GraphModel
@@ -34,10 +35,12 @@ from graphweft.train.edge_data import EdgeData
 from graphweft.train.edge_task import for_edges
 from graphweft.train.full_batch import is_plain
 from graphweft.train.graph_reading import Reader
+from graphweft.train.graph_step import GraphStep, has_linear_head
 from graphweft.train.macro import MacroRun
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.options import GRAPH_TASKS, USUAL_BATCH, USUAL_GRAPHS
 from graphweft.train.samplers import AnySampler
+from graphweft.train.target import Recorded
 
 _Call = Callable[[GraphBatch, dict[str, Any]], Any]
 _CALLED_AS = "model(graph, x, ptr), model(batch), or model(x, edge_index, batch) as in PyTorch Geometric"
@@ -82,6 +85,11 @@ class _Batch(GraphBatch):
     def n_id(self) -> Tensor:
         """Rows of their labels."""
         return self.index
+
+    @cached_property
+    def of_graphs(self) -> Graph:
+        """From every node to its graph."""
+        return members(self.ptr, self.batch)
 
 
 class _Loader(GraphLoader):
@@ -135,6 +143,8 @@ class GraphTask(MiniBatch):
 
     _repeated: Repeated | None = None
     _reader: Reader | None = None
+    _step: GraphStep | None = None
+    _written: Callable[[Tensor], Recorded] | None = None  # makes the loss of labels, where native calls compute it
 
     def _sampler_of(self, sampler: str | AnySampler, fanouts: Sequence[int] | None) -> None:
         """Raises: ConfigError for a sampler or fan-outs: whole graphs are not sampled."""
@@ -166,7 +176,10 @@ class GraphTask(MiniBatch):
     def prepare(self) -> None:
         """Looks up what steps read of the model; what is compiled for a class of sizes is when the first such comes."""
         self.model.train()
-        self._repeated = repeated(self.model, self._repeated)
+        before, self._repeated = self._repeated, repeated(self.model, self._repeated)
+        self._written = self.target.written_down(self.ds.y, native=True)  # labels may be others than an epoch before
+        if self._repeated is not before or self._written is None:
+            self._step = None
 
     def logits(self) -> Tensor:
         """Outputs for all graphs in evaluation mode, shape (graphs, C)."""
@@ -178,12 +191,13 @@ class GraphTask(MiniBatch):
             return super()._gradients(batch, weight)
         assert isinstance(model, GraphModel) and isinstance(model.encoder, CompiledModule)  # what repeated() takes
         seed = call_key() if model.encoder.draws() else 0
+        if self._reader is None or not self._reader.serves(model):
+            self._reader, self._step = Reader.of(model), None
+        if self._accumulate == 1 and (step := self._whole(calls, self._reader)) is not None and step.serves(batch):
+            return self._by_step(step, calls, batch, seed)
         with span("forward", "forward"):
             outputs, pullback = calls.linearize(batch.graph, batch.x, seed)
-            stored = {name: tensor for name, tensor in outputs.items() if name != "out"}
-            model.encoder.store(stored, lambda _: batch.num_nodes)
-            if self._reader is None or not self._reader.serves(model):
-                self._reader = Reader.of(model)
+            self._store(outputs, batch)
             read, back = self._reader.linearize(model, batch, outputs["out"])
             logits = model.head(model.drop(read.requires_grad_()))
         with span("loss", "loss"):
@@ -194,6 +208,31 @@ class GraphTask(MiniBatch):
             if found is not None:
                 add_gradients(calls.parameters, pullback(found))
         return loss
+
+    def _whole(self, calls: Repeated, reader: Reader) -> GraphStep | None:
+        """Steps that leave torch's engine out altogether; None where loss or head do not allow it."""
+        model = self.model
+        assert isinstance(model, GraphModel)  # what repeated() takes
+        fits = self._written is not None and has_linear_head(model) and model.head.out_features == self.ds.num_classes
+        if self._step is None and self._written is not None and fits:
+            self._step = GraphStep(model, calls, reader, self._written)
+        return self._step if fits else None
+
+    def _by_step(self, step: GraphStep, calls: Repeated, batch: Any, seed: int) -> Tensor:
+        """Gradients into parameters that have none."""
+        model = self.model
+        assert isinstance(model, GraphModel)  # what repeated() takes
+        found = step(batch, self.ds.y[batch.index], seed)
+        self._store(found.stored, batch)
+        add_gradients(calls.parameters, found.gradients)
+        add_gradients({"weight": model.head.weight, "bias": model.head.bias}, found.head)
+        return torch.tensor(found.cells.mean, dtype=torch.float32)
+
+    def _store(self, outputs: Mapping[str, Tensor], batch: Any) -> None:
+        """Statistics of batch norms."""
+        assert isinstance(self.model.encoder, CompiledModule)  # what repeated() takes
+        stored = {name: tensor for name, tensor in outputs.items() if name != "out"}
+        self.model.encoder.store(stored, lambda _: batch.num_nodes)
 
     def _forward(self, batch: Any) -> Tensor:
         return _on_graphs(self._call, batch, self.ds.num_classes)

@@ -6,6 +6,7 @@ Comes in: a step and bounds. Goes out: :class:`TapedStep`; None where torch comp
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from graphweft.runtime.captured import Step
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.padded import NODES, Bounds, Room
 from graphweft.runtime.profile import PROFILE
-from graphweft.runtime.sized_tape import SizedTape
+from graphweft.runtime.sized_tape import Case, SizedTape
 from graphweft.runtime.staged import PreparedBatch
 
 _KEYS = 0x5DEECE66D1234567, 0x2545F4914F6CDD1D  # of the two recordings: unlike any size
@@ -46,7 +47,9 @@ class TapedStep:
         names = step.shapes.named(bounds), step.shapes.named(others)
         peak = footprint(step.plan.plan, Sizes({NODES: step.plan.nodes, **names[1]}, {})).peak
         alive = [rooms, losses, step]
-        tape = SizedTape.record((lambda: body(0), lambda: body(1)), alive, names, _KEYS, max(peak, 1 << 20))
+        sizes = [{**named, "key": key} for named, key in zip(names, _KEYS, strict=True)]
+        cases = [Case(partial(body, at), sizes[at]) for at in (0, 1)]
+        tape = SizedTape.record(cases, alive, max(peak, 1 << 20))
         return None if tape is None else cls(step, rooms[0], tape)
 
     def __call__(self, batch: PreparedBatch, labels: Tensor, key: int) -> tuple[Any, dict[str, Tensor | None]] | None:
@@ -55,7 +58,7 @@ class TapedStep:
             return None
         self._room.fill(batch.seeds, batch.values, labels)
         sizes = self._shapes.named(self._shapes.of(batch.batch_size, batch.values))
-        kept, gradients = self._tape.replay(sizes, key)
+        kept, gradients = self._tape.replay({**sizes, "key": key})
         return torch.tensor(kept.mean, dtype=torch.float32), gradients
 
 

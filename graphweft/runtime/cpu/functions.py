@@ -16,6 +16,7 @@ from torch import Tensor
 from graphweft._memory import empty
 from graphweft._pieces import total
 from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.degrees import float_degrees
 from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed_pairs import typed_edges, typed_nodes, typed_pairs
@@ -25,13 +26,12 @@ from graphweft.ir.program import Value
 from graphweft.runtime import dense, sparse, typed
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.features import SparseOperand
-from graphweft.runtime.lower import is_block
 from graphweft.storage.feature import is_dense
 from graphweft.storage.gather import gather_rows
 
 
 def _in_degree(value: Value, graph: Graph) -> Tensor:
-    return graph.csc.float_degrees() if is_block(value.inputs[0]) else evaluate(value, [graph])
+    return float_degrees(graph)
 
 
 def _dropout(value: Value, x: Any, seed: int) -> Any:

@@ -11,6 +11,7 @@ from math import prod
 
 import torch
 
+from graphweft.graph.degrees import float_degrees
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.ir.residency import StructType, TensorType
@@ -94,7 +95,7 @@ def _inverse_degree(call: KernelCall) -> Launch:
     graph, out = call.operand("graph"), call.writes[0].at
 
     def run(slots: Slots) -> None:
-        slots[out] = slots[graph].csc.float_degrees(inverse=True)
+        slots[out] = float_degrees(slots[graph], inverse=True)
 
     return run
 
