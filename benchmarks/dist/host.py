@@ -140,14 +140,14 @@ def memory(arguments: argparse.Namespace) -> list[Row]:
         many = command("train", "--data", str(parts), "--ranks", "4", *train, "--out", f"{name}/many")
     bare = float(
         subprocess.run(
-            [sys.executable, "-c", "import graphweft.run, psutil; print(psutil.Process().memory_info().rss / 1e6)"],
+            [sys.executable, "-c", "import graphweft.run, psutil; print(psutil.Process().memory_info().rss / 2**20)"],
             capture_output=True, text=True, check=True,
         ).stdout
     )  # fmt: skip
     mine, whole = many["peak_rss_mb"] - bare, one["peak_rss_mb"] - bare
     sent, predicted = many["bytes_sent_per_epoch"], report["predicted_bytes_per_epoch"]
     return [
-        row("memory MB", arguments, 4, report["method"], mine, whole, mine / whole, f"bare import {bare:.0f} MB"),
+        row("memory MiB", arguments, 4, report["method"], mine, whole, mine / whole, f"bare import {bare:.0f} MiB"),
         row("bytes", arguments, 4, report["method"], sent, predicted, sent / predicted, "sent, predicted"),
     ]
 

@@ -26,6 +26,7 @@ LOST = 75  # exit status of a rank that ends because another one did
 SLICES = 8  # of a batch whose gradients are summed in order: as many ranks at most
 _REFUSED = 2  # what cannot be run as it was asked for fails again
 _POLL, _GRACE, _STALL, _START = 0.05, 5.0, 30.0, 120.0  # seconds
+_STOPPED = 5.0  # seconds between two looks after which this process was stopped itself, and the ranks maybe with it
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -163,11 +164,13 @@ class _Watch:
         self._board = Board(folder / "board", len(children))
         self._ended: list[int] = []  # ranks that failed, in the order that was seen
         self._stalled: dict[int, float] = {}
+        self._looked = self._awake = self._begun  # at the ranks last; since when without having been stopped
 
     def status(self) -> int:
         """Once all have ended. Raises: RankError."""
         deadline = float("inf")
         while any(child.poll() is None for child in self._children):
+            self._notice_stop()
             for rank, child in enumerate(self._children):
                 self._look(rank, child)
             if not self._ended and any(self._refused):
@@ -183,11 +186,19 @@ class _Watch:
         _end(self._children)
         return self._verdict(codes)
 
+    def _notice_stop(self) -> None:
+        """Silence while this process was stopped (Ctrl-Z, a frozen container) says nothing about a rank."""
+        now = time.monotonic()
+        if now - self._looked > _STOPPED:
+            self._awake = now
+        self._looked = now
+
     def _look(self, rank: int, child: subprocess.Popen[bytes]) -> None:
         if rank in self._ended:
             return
         beaten = self._board.silent_seconds(rank)
-        silent = time.monotonic() - self._begun if beaten is None else beaten
+        awake = time.monotonic() - self._awake
+        silent = awake if beaten is None else min(beaten, awake)
         if child.poll() is None and silent > (_START if beaten is None else _STALL):
             self._stalled[rank] = silent
             child.kill()

@@ -161,17 +161,7 @@ class Block(Graph):
         """The block without self-loops; itself if the whole graph has none."""
         if not self.source.has_self_loops:
             return self
-        member = edit.no_loops_mask(self.csc)
-        kept = edit.filter_edges(self.csc, member)
-        drawn = self._drawn
-        offsets = drawn.offsets[member.bool()]
-        norm = None if self.edge_norm is None else self.edge_norm[member.bool()]
-        edges = DrawnEdges(drawn.graph, drawn.n_id, kept.indptr, kept.indices, offsets)
-        made = Block.of(edges, self.num_src, norm)
-        if self._fields:
-            made._all_fields().update(srcdata=self.srcdata, dstdata=self.dstdata)
-            made.edata.follow(self.edata, member.bool())
-        return made
+        return derived(self, _without_loops) if self.is_whole and not self._fields else _without_loops(self)
 
     @property
     def loopless(self) -> Block:
@@ -260,6 +250,21 @@ class OpenBlock(Graph):
 
     def __repr__(self) -> str:
         return f"OpenBlock(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges})"
+
+
+def _without_loops(block: Block) -> Block:
+    """A block's edges but for those from a destination to itself."""
+    member = edit.no_loops_mask(block.csc)
+    kept = edit.filter_edges(block.csc, member)
+    drawn = block.drawn
+    offsets = drawn.offsets[member.bool()]
+    norm = None if block.edge_norm is None else block.edge_norm[member.bool()]
+    edges = DrawnEdges(drawn.graph, drawn.n_id, kept.indptr, kept.indices, offsets)
+    made = Block.of(edges, block.num_src, norm, stays=block.is_whole)
+    if block._fields:
+        made._all_fields().update(srcdata=block.srcdata, dstdata=block.dstdata)
+        made.edata.follow(block.edata, member.bool())
+    return made
 
 
 def _with_last(csc: Adjacency, columns: torch.Tensor) -> Adjacency:

@@ -238,8 +238,13 @@ def _spmm(value: Value, graph: Graph, x: Tensor, weight: Tensor | None = None) -
     if weight is not None:
         messages = messages * weight[:, None]
     out = _reduce(graph, messages, "sum")
-    coefficient = value.get("self_coef", 0.0)
-    return out + coefficient * x if coefficient else out
+    coefficient = float(value.get("self_coef", 0.0))
+    if not coefficient:
+        return out
+    if out.shape == x.shape:
+        return out + coefficient * x
+    both = min(out.shape[0], x.shape[0])  # on a block, and on its reverse
+    return out.index_add(0, torch.arange(both), coefficient * x[:both])
 
 
 def _by_edge(graph: Graph, rows: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ class Op(enum.Enum):
     BROADCAST_SRC = enum.auto()  # edge e gets the row of its source
     BROADCAST_DST = enum.auto()  # edge e gets the row of its destination
     REDUCE = enum.auto()  # destination rows: sum, mean, max or min of its in-edges, 0 without any
-    SPMM = enum.auto()  # fused: sum over in-edges of (weight *) source row, plus self_coef * own row
+    SPMM = enum.auto()  # fused: sum over in-edges of (weight *) source row, plus self_coef * row of the same number
     SPMM_MAX = enum.auto()  # fused: extremum over in-edges of the source row
     SPMM_ARG = enum.auto()  # the source that attains it
     SPMM_MAX_GRAD = enum.auto()  # destination gradients sent to the sources that attained
@@ -189,8 +189,6 @@ def _spmm(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     graph, x = expect_graph("spmm", types[0]), expect_dense("spmm", types[1])
     require("spmm", x.rows == graph.src, f"rows {graph.src}", x)
     require("spmm", len(x.dims) == 1, "a matrix of node rows", x)
-    if attrs.get("self_coef"):
-        require("spmm", graph.square, "a square graph for the self term", graph)
     if len(types) == 3:
         weight = expect_dense("spmm", types[2])
         require("spmm", weight.rows == graph.edge and weight.dims == (), f"one weight per {graph.edge}", weight)

@@ -83,7 +83,7 @@ class GCNConv(CompiledModule):
     def arguments(
         self, graph: Graph, x: Features | None, rows: Tensor | None = None, edges: EdgeInputs | None = None
     ) -> Arguments:
-        """On a block with all in-edges, one with self-loops and the factors of its rows, as on a whole graph."""
+        """On a block with all in-edges the factors of its rows, as on a whole graph."""
         given = super().arguments(graph, x, rows, edges)
         bare = edges is None or (edges.weight is None and edges.attr is None)
         plain = self.reduce == "sum" and self.add_self_loops and not self.improved
@@ -107,7 +107,8 @@ class GCNConv(CompiledModule):
             return self._define_weighted(frame, x)
         scale, own = frame.of_edges(SCALE), frame.of_edges(OWN_SCALE)
         if scale is not None and own is not None:
-            h = frame.aggregate(frame.add(Op.ROW_SCALE, frame.matmul(x, self.weight), scale), "sum")
+            h = frame.add(Op.ROW_SCALE, frame.matmul(x, self.weight), scale)
+            h = frame.add(Op.SPMM, frame.graph, h, self_coef=1.0)
             return frame.bias(frame.add(Op.ROW_SCALE, h, own), self.bias)
         if frame.on_block:
             return self._define_on_block(frame, x)
@@ -227,17 +228,17 @@ class GCNConv(CompiledModule):
 
 
 def with_factors(given: Arguments, block: Block) -> Arguments:
-    """``given`` on a block with all in-edges: one self-loop at every destination, and the factors of rows as fields."""
+    """``given`` on a block with all in-edges: without self-loops, and the factors of rows as fields."""
     assert given.x is not None  # as checked
-    looped, scale, own = derived(block, _looped, given.x.dtype)
+    scale, own = derived(block, _factors, given.x.dtype)
     fields = {SCALE: (scale, Residency.SRC), OWN_SCALE: (own, Residency.DST)}
-    return replace(given, graph=looped, fields={**given.fields, **fields})
+    return replace(given, graph=block.without_self_loops(), fields={**given.fields, **fields})
 
 
-def _looped(block: Block, dtype: torch.dtype) -> tuple[Graph, Tensor, Tensor]:
-    """A block with one self-loop at every destination, and the factors of the rows of sources and of destinations."""
+def _factors(block: Block, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The factors of the rows of sources and of destinations, where every node has one self-loop."""
     scale = (block.src_degrees().to(dtype) + 1).rsqrt()
-    return block.with_one_loop(), constant(scale), constant(scale[: block.num_dst].clone())
+    return constant(scale), constant(scale[: block.num_dst].clone())
 
 
 class GCN(Stack):

@@ -241,7 +241,8 @@ class _Hop(CompiledModule):
         """Scaled, summed, scaled."""
         scale, own = frame.of_edges(SCALE), frame.of_edges(OWN_SCALE)
         assert scale is not None and own is not None  # as arguments has it
-        return frame.add(Op.ROW_SCALE, frame.aggregate(frame.add(Op.ROW_SCALE, x, scale), "sum"), own)
+        total = frame.add(Op.SPMM, frame.graph, frame.add(Op.ROW_SCALE, x, scale), self_coef=1.0)
+        return frame.add(Op.ROW_SCALE, total, own)
 
 
 def _hop_of(model: CompiledModule, width: int) -> _Hop:

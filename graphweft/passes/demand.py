@@ -67,7 +67,7 @@ def _restrict_attention(b: Builder, x: Value, rows: Value) -> Value:
 def _restrict(b: Builder, x: Value, rows: Value) -> Value:
     graph, source = x.inputs
     attrs = dict(x.attrs)
-    if attrs.get("self_coef") == 1.0 and graph.op is Op.WITHOUT_LOOPS:
+    if attrs.get("self_coef") == 1.0 and graph.op is Op.WITHOUT_LOOPS and graph.struct.square:
         # the self term needs a square graph; in the restricted one it is an edge like any other
         attrs["self_coef"] = 0.0
         return b.add(x.op, b.add(Op.TAKE_DST, graph, rows, loops=True), source, **attrs)

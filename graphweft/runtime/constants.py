@@ -29,6 +29,7 @@ _declared: dict[int, weakref.ref[Any]] = {}  # by id: tensors compare by element
 _sent: dict[tuple[int, torch.device], tuple[Reference, Tensor]] = {}
 _OWNED: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("owned", default=())
 _ONCE: contextvars.ContextVar[bool] = contextvars.ContextVar("once", default=False)
+_CONSUMED: contextvars.ContextVar[Any] = contextvars.ContextVar("consumed", default=None)
 
 
 def constant(x: Kept) -> Kept:
@@ -80,6 +81,21 @@ def once() -> Iterator[None]:
         yield
     finally:
         _ONCE.reset(token)
+
+
+@contextlib.contextmanager
+def consumed(item: Tensor) -> Iterator[None]:
+    """Calls inside may write over ``item``, which nobody reads after them."""
+    token = _CONSUMED.set(item)
+    try:
+        yield
+    finally:
+        _CONSUMED.reset(token)
+
+
+def is_consumed(item: Any) -> bool:
+    """Whether ``item`` is the input of a call inside :func:`consumed`."""
+    return item is not None and _CONSUMED.get() is item
 
 
 def comes_once() -> bool:
@@ -162,4 +178,7 @@ class Watch:
         self._seen = found
 
 
-__all__ = ["Reference", "Watch", "comes_once", "constant", "is_declared", "is_owned", "once", "owning"]
+__all__ = [
+    "Reference", "Watch", "comes_once", "constant", "consumed", "is_consumed", "is_declared", "is_owned", "once",
+    "owning",
+]  # fmt: skip

@@ -53,22 +53,29 @@ class Piece:
         """Columns of the result."""
         return self.plan.compiled.program.output("out").tensor.dims[0]
 
-    def forward(self, x: Tensor | None = None, into: Tensor | None = None) -> Tensor:
-        """The result, in the memory of ``into`` if that is given; ``x`` stands in the place of the input "x"."""
+    def forward(self, given: list[Tensor], into: Tensor | None = None) -> Tensor:
+        """The result, in the memory of ``into`` if that is given.
+
+        A tensor in ``given`` is taken out of it and stands in the place of the input "x": its memory is free after its
+        last reader. Where the plan multiplies its rows first and reads them no more, the products take their place.
+        """
         plan, env = self.plan, list(self._bound)
-        pairs = zip(plan.tensors, self._tensors, strict=True)
-        tensors = tuple(x if name == "x" and x is not None else tensor for name, tensor in pairs)
-        for name, tensor in zip(plan.tensors, tensors, strict=True):
-            env[plan.place(name)] = tensor
         steps = plan.steps(backward=False)
         last = next((i for i, (_, call) in enumerate(steps) if call.writes[0].at == self._out), len(steps))
-        run_steps(steps[:last], env)
+        owned = bool(given and last)
+        pairs = zip(plan.tensors, self._tensors, strict=True)
+        tensors = tuple(given.pop() if name == "x" and given else tensor for name, tensor in pairs)
+        for name, tensor in zip(plan.tensors, tensors, strict=True):
+            env[plan.place(name)] = tensor
+        read = plan.read_backward(tensors)
+        del tensor, tensors
+        run_steps(steps[plan.scale_over(env) if owned else 0 : last], env)
         with POOL.handing(into) if into is not None else nullcontext():
             run_steps(steps[last : last + 1], env)
         run_steps(steps[last + 1 :], env)
         out: Tensor = env[self._out]
         self._kept = plan.kept(env)
-        plan.restore(self._kept, plan.read_backward(tensors), tuple(env[slot] for slot in plan.saved_outputs))
+        plan.restore(self._kept, read, tuple(env[slot] for slot in plan.saved_outputs))
         return out
 
     def forget(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from graphweft._memory import POOL
 from graphweft._trace import active, span
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, number, structural_key
@@ -23,6 +24,7 @@ from graphweft.passes.edges import cover_edges
 from graphweft.passes.fuse import BACKWARD, FORWARD, Group, group_values
 from graphweft.passes.hoist import frontier
 from graphweft.passes.pipeline import Compiled
+from graphweft.runtime.constants import is_consumed
 from graphweft.runtime.kernel_call import KernelCall, Slots, calls_text
 from graphweft.runtime.lower import lower
 from graphweft.runtime.profile import PROFILE
@@ -111,6 +113,7 @@ class Plan:
         launches, self.walks = self.target.bind((*self.forward, *self.backward))
         self._forward = tuple(zip(launches, self.forward, strict=False))
         self._backward = tuple(zip(launches[len(self.forward) :], self.backward, strict=True))
+        self._scaled = self._scaled_first()
 
     def interprets(self, call: KernelCall) -> bool:
         """Whether torch computes a call's values one by one."""
@@ -150,7 +153,9 @@ class Plan:
         """Outputs in order; afterwards ``env`` holds what the backward calls read."""
         for name, tensor in zip(self.tensors, tensors, strict=True):
             env[self._place[name]] = tensor
-        if PROFILE.active or active() is not None:
+        if self._scaled is not None and is_consumed(env[self._scaled]):
+            run_steps(self._forward[self.scale_over(env) :], env)
+        elif PROFILE.active or active() is not None:
             run_steps(self._forward, env)
         else:  # a loop here as well as in run_steps: a frame less between a call and its kernel
             for launch, call in self._forward:
@@ -158,6 +163,31 @@ class Plan:
                 for index in call.frees:
                     env[index] = None
         return tuple(env[slot] for _, slot in self.outputs)
+
+    @property
+    def scales(self) -> bool:
+        """Whether the first call multiplies the rows of an input that no other call reads, and does nothing else."""
+        return self._scaled is not None
+
+    def scale_over(self, env: Slots) -> int:
+        """Runs the first call, where it :attr:`scales` an input that its owner has given up, in the memory of that.
+
+        Returns how many calls have been run.
+        """
+        if self._scaled is None or PROFILE.active:  # which runs calls again
+            return 0
+        with POOL.handing(env[self._scaled]):
+            run_steps(self._forward[:1], env)
+        return 1
+
+    def _scaled_first(self) -> int | None:
+        """The slot of an input whose rows the first call multiplies, to be read by no other."""
+        call = self.forward[0] if self.forward else None
+        if call is None or call.kernel != "rows" or len(call.writes) != 1:
+            return None
+        slot = call.reading("x")
+        last = slot in call.frees and slot in {self._place[name] for name in self.tensors}
+        return slot if last and {read.role for read in call.reads} == {"x", "row_scale"} else None
 
     def steps(self, backward: bool) -> tuple[tuple[Launch, KernelCall], ...]:
         """The calls of one phase with their launchers, for whoever runs several plans as one."""

@@ -86,7 +86,8 @@ def spmm(
 
     Equal to ``epilogue(A @ x)`` with ``A[i, j]`` the sum of ``weight[e] * src_scale[j]`` over the edges j -> i; "mean"
     divides the neighbours' sum by the row's number of edges. ``self_factor``, a float32 number beside float32 rows,
-    multiplies self_coef; it is read in the call. A row without edges gives 0 before self term and epilogue.
+    multiplies self_coef; it is read in the call. A row without edges gives 0 before self term and epilogue; one that
+    has no row of x of its number has no self term.
     Rows of x and out may be strided. bfloat16 is summed in float32. ``prefetch``: how many edges ahead rows of x are
     fetched; 0 never, -1 as the size of x asks for; it changes no bit of the result. ``out`` may be x itself, where rows
     and columns are as many. ``rounds``: neighbours' rows of a float32 x, times their scale, are rounded to bfloat16
@@ -114,7 +115,6 @@ def spmm(
         or out.dtype != x.dtype
         or (weight is not None and (weight.numel() != adj.num_edges or weight.dtype != kind or weight.stride(0) != 1))
         or (src_scale is not None and (src_scale.numel() != adj.num_cols or src_scale.dtype != kind))
-        or (self_coef != 0.0 and adj.num_rows != adj.num_cols)
     ):
         raise _spmm_failure(adj, x, reduce, weight, src_scale, out)
     if self_factor is not None and (self_factor.numel() != 1 or not self_factor.dtype == x.dtype == torch.float32):

@@ -53,6 +53,10 @@ class Steps(ABC):
         """What the scores are."""
         return self.target.metric
 
+    def pause(self) -> None:
+        """Gives up memory that steps alone need; the next step takes it again."""
+        return
+
     @abstractmethod
     def prepare(self) -> None:
         """Compiles, and computes what stays the same."""

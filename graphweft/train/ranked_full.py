@@ -38,7 +38,7 @@ from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.partitioning.partition import partition
 from graphweft.partitioning.report import Exchange
-from graphweft.runtime.constants import Reference, once, owning
+from graphweft.runtime.constants import Reference, consumed, once, owning
 from graphweft.runtime.tape import Tape
 from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.storage.gather import gather_rows
@@ -166,6 +166,11 @@ class RankedFullBatch(FullBatch):
         if self._epoch == 1:
             POOL.trim()  # of gaps between what was computed for good, which later steps do not fit into
         return loss
+
+    def pause(self) -> None:
+        """As every kind of steps."""
+        self._recording = None
+        POOL.trim()
 
     def _gradients(self) -> Tensor:
         self._epoch += 1
@@ -301,7 +306,9 @@ class RankedFullBatch(FullBatch):
 
     def _layer(self, index: int, block: Block, rows: Tensor) -> Tensor:
         assert self._stack is not None  # as its layers run
-        with once():
+        # in one piece they are a table of their own, which no backward call reads where there is none
+        alone = not (self._splits or torch.is_grad_enabled())
+        with once(), consumed(rows) if alone else nullcontext():
             return self._stack.run_layer(index, block, rows, self.edge_data.inputs)
 
     def logits(self) -> Tensor:

@@ -33,7 +33,7 @@ from graphweft.storage.gather import gather_rows_into
 from graphweft.train.target import Cells, Recorded
 
 _SMALL = 4 << 20  # bytes of tensors that lie in an arena only
-_LEAST = 2.5  # tables of rows and ghosts that a step holds at once, at least: a larger arena is tried after that
+_LEAST = 1.9  # tables of rows and ghosts that a step holds at once, at least: a larger arena is tried after that
 
 
 def _pieces(model: Stack, parts: Sequence[LocalPart], first: Any, edges: EdgeInputs | None) -> list[Piece] | None:
@@ -121,23 +121,21 @@ class RankedStep:
 
     def _forward(self) -> Tensor:
         """The last layer's rows."""
-        rows: Tensor | None = None
-        for piece, later in itertools.zip_longest(self._pieces, self._parts[1:]):
-            if later is None:
-                rows = piece.forward(rows)
-                continue
-            table, near = empty((later.block.num_src, piece.width)), later.near.numel()
-            if _joins(later):
-                own = piece.forward(rows, table[:near])
+        given: list[Tensor] = []  # rows of the next layer's sources, for it to take
+        for (piece, reader), later in zip(itertools.pairwise(self._pieces), self._parts[1:], strict=True):
+            if _joins(later) and not reader.plan.scales:  # else own rows, which are a mask later, would be written over
+                table, near = empty((later.block.num_src, piece.width)), later.near.numel()
+                own = piece.forward(given, table[:near])
                 if own.data_ptr() != table.data_ptr():  # it lies where its kernel wants it
                     table[:near].copy_(own)
             else:
-                own = piece.forward(rows)
+                own = piece.forward(given)
+                table, near = empty((later.block.num_src, piece.width)), later.near.numel()
                 gather_rows_into(own, later.near, table[:near])
             self._fetch(later, own, table[near:])
-            rows = table
-        assert rows is not None  # there is a layer
-        return rows
+            given = [table]
+            del own, table
+        return self._pieces[-1].forward(given)
 
     def _backward(self, gradient: Tensor) -> dict[str, Tensor]:
         """Gradients of all parameters."""
@@ -154,6 +152,7 @@ class RankedStep:
             if piece is not self._pieces[0]:
                 assert rows is not None  # as its rows have been computed
                 make = self._sent_home(part, rows)
+            del rows
         return found
 
     def _fetch(self, part: LocalPart, own: Tensor, ghosts: Tensor) -> None:
@@ -172,7 +171,13 @@ class RankedStep:
         near = rows[:count]
         if not part.reads_all:
             near = empty((part.own.numel(), rows.shape[1])).zero_().index_copy_(0, part.near, near)
-        return lambda stages: spmm(part.home, received, epilogue=replace(stages or Epilogue(), addend=near))
+        terms = [received, near]
+
+        def added(stages: Epilogue | None) -> Tensor:
+            near, received = terms.pop(), terms.pop()  # once; their memory is free after it
+            return spmm(part.home, received, epilogue=replace(stages or Epilogue(), addend=near), out=near)
+
+        return added
 
     def _exchange(self, part: LocalPart, sent: list[Tensor], received: list[Tensor]) -> None:
         """Now, or, while a tape is recorded, in its replays.

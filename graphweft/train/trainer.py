@@ -357,10 +357,10 @@ class Trainer(ShownAsFacts):
                 self._train(target, folder, stop)
             if folder is not None and self.epoch:
                 folder.save(self.state_dict())
+                self._batch.pause()
                 folder.plot(self.history, self.history.name, self.metric)
         self._weights.put_best(self._update.averages)
-        signum = stop.asked()
-        if signum is not None:
+        if (signum := stop.asked()) is not None:
             raise Interrupted(self.epoch, signum)
         return self.history
 

@@ -87,6 +87,11 @@ def sums_over_edges() -> None:
             scaled = x.double() * scale.double()[:, None]
             total = dense_of(graph, weight) @ scaled + 0.5 * scaled
             close(got, Epilogue(**stages, relu=True).reference(total))
+    block = gw.sampling.NeighborSampler(GRAPHS["star"].graph(), [3]).sample([0, 2]).blocks[0]
+    for graph in (block, block.reverse()):  # own rows where there is one of that number
+        x, scale = drawn(graph.num_src, 5), drawn(graph.num_src, seed=1)
+        wanted = (dense_of(graph) + 0.5 * torch.eye(graph.num_dst, graph.num_src)) @ (x * scale[:, None]).double()
+        close(edges.sum_edges(graph, x, None, scale, 0.5), wanted)
 
 
 TRIALS |= {

@@ -348,6 +348,29 @@ def evaluated(folder: Path, *names: str) -> None:
     ranks.leave()
 
 
+def memory(folder: Path) -> None:
+    """What a recorded step of a GCN of three layers holds, in rows of ``hidden`` columns, and edges of its graphs."""
+    ranks = gw.dist.Ranks.join()
+    ds = gw.synthetic("products", scale=0.01, seed=0)
+    torch.manual_seed(0)
+    hidden = 64
+    model = gw.nn.GCN.for_data(ds, hidden=hidden, num_layers=3)
+    trainer = gw.Trainer(model, ds, mode="full", ranks=ranks, restore_best=False, lr=0.01, seed=3)
+    batch = trainer._batch
+    trainer.fit(1)
+    trainer._refresh()
+    batch.step()
+    part, arena = batch.part, batch._recording.arena
+    bound = [slot for piece in batch._plans._pieces[1:-1] for slot in piece._bound if isinstance(slot, gw.Graph)]
+    sizes = {"sources": part.block.num_src, "own": part.own.numel(), "lent": part.all_lent.numel(), "hidden": hidden}
+    edges = {graph.csc_structure.num_edges for graph in bound}
+    found = {**sizes, "peak": arena.stats().peak_lent, "edges": max(edges), "part_edges": part.block.num_edges}
+    del arena
+    batch.pause()
+    torch.save(found | {"paused": int(batch._recording is not None)}, folder / f"memory-{ranks.rank}.pt")
+    ranks.leave()
+
+
 def parts(folder: Path, where: str, *names: str) -> None:
     """Trains every model on full batches, each rank from its own folder; NAME-released gives features up.
 
@@ -519,6 +542,7 @@ CASES: dict[str, Callable[..., None]] = {
     "full": full,
     "recorded": recorded,
     "evaluated": evaluated,
+    "memory": memory,
     "parts": parts,
     "looped": looped,
     "uneven": uneven,

@@ -181,3 +181,18 @@ def test_an_evaluation_scores_rows_where_they_lie(monkeypatch: pytest.MonkeyPatc
     ids = ds.labelled("val")
     wanted = torch.nn.functional.cross_entropy(logits[ids].double(), ds.y[ids])
     assert found.val_loss == pytest.approx(float(wanted), rel=1e-6)
+
+
+def test_a_step_holds_one_table_of_sources_at_a_time(tmp_path: Path) -> None:
+    """Bytes that a recorded step has at once: a layer's table, rows that travel, and own rows of two layers.
+
+    Rows of a table are scaled where they lie, a table is free once it is summed, and gradients that come home are added
+    in the table that they are for. Structure is kept once in either order: self-loops are no edges of a copy.
+    """
+    run_case(tmp_path, 2, "memory")
+    for rank in range(2):
+        found = torch.load(tmp_path / f"memory-{rank}.pt", weights_only=True)
+        rows = 4 * found["hidden"]
+        table, own, lent = (rows * found[name] for name in ("sources", "own", "lent"))
+        assert table + own < found["peak"] <= 1.02 * (table + lent + 3 * own), found
+        assert found["edges"] == found["part_edges"] and found["paused"] == 0

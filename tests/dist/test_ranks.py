@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,8 @@ import torch
 from dist.rank_processes import run_case, run_ranks
 
 from graphweft._errors import ConfigError, DataError, RankError
+from graphweft.dist import launch
+from graphweft.dist.board import Board
 from graphweft.dist.launch import FOLDER
 from graphweft.dist.preflight import difference, ready
 from graphweft.dist.ranks import Ranks
@@ -81,3 +86,24 @@ def test_one_rank_fails_as_one_process_does() -> None:
         ready(Ranks(), fail, lambda made: {})
     with pytest.raises(RankError), Ranks().guarded():
         raise RankError("rank 1 was lost")
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_silence_while_the_starter_was_stopped_is_no_loss(tmp_path: Path, stopped: bool) -> None:
+    """Ctrl-Z for a minute ends no rank; a minute of silence under the starter's eyes does."""
+    path, now = tmp_path / "board", time.monotonic
+    Board.create(path, 1)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        watch = launch._Watch([child], tmp_path, [])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(time, "monotonic", lambda: now() - 60)
+            watch._board.beat(0)
+        watch._awake = now() - 100
+        watch._looked = now() - (60 if stopped else 0)
+        watch._notice_stop()
+        watch._look(0, child)
+        assert watch._ended == ([] if stopped else [0])
+    finally:
+        child.kill()
+        child.wait()

@@ -95,7 +95,6 @@ REFUSED = [
     (Op.EDGE_MARGIN, (GRAPH, NODES), {}, "edge_margin: expected rows E, got"),
     (Op.EDGE_MARGIN_GRAD, (GRAPH, EDGES, PER_EDGE), {}, "edge_margin_grad: expected"),
     (Op.SPMM, (GRAPH, SPARSE), {}, "expected dense rows, got"),
-    (Op.SPMM, (BLOCK, NODES), {"self_coef": 1.0}, "expected a square graph for the self term"),
     (Op.SPMM, (GRAPH, NODES, PER_NODE), {}, "expected one weight per E"),
     (Op.SPMM, (NODES, NODES), {}, "spmm: expected a graph, got"),
     (Op.TAKE_DST, (BLOCK, ROWS), {}, "take_dst: expected ids of R"),

@@ -7,6 +7,7 @@ from adjacencies import Layout
 from zoo import ZOO, power_law_edges, random_edges
 
 from graphweft._errors import DtypeError, ShapeError
+from graphweft.graph.adjacency import Adjacency
 from graphweft.runtime import sparse
 from graphweft.runtime.epilogue import Epilogue
 
@@ -51,6 +52,24 @@ def test_spmm_equals_scipy_on_the_zoo(name, wide):
             {"weight": weight.to(kind), "src_scale": scale.to(kind), "self_coef": 1.5},
         ):
             assert_close(sparse.spmm(layout, x, **options), expected_sum(layout, x, **options))
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["more-columns", "more-rows"])
+def test_own_rows_count_where_there_is_one_of_their_number(wide):
+    """A block has more sources than destinations, its reverse fewer: rows beyond the last of x have no self term."""
+    rows, columns = (40, 25) if wide else (25, 40)
+    random = torch.Generator().manual_seed(0)
+    edges = [torch.randint(0, count, (300,), generator=random) for count in (rows, columns)]
+    layout = Adjacency.from_coo(*edges, rows, columns)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        kind = torch.float64 if dtype == torch.float64 else torch.float32
+        for width in (1, 33, 200):
+            x, scale = features(columns, width, dtype, seed=1), features(columns, 1, seed=2)[:, 0].to(kind)
+            matrix = np.zeros((rows, columns))
+            np.add.at(matrix, (edges[0].numpy(), edges[1].numpy()), 1.0)
+            np.einsum("ii->i", matrix[:25, :25])[:] += 1.5
+            got = sparse.spmm(layout, x, src_scale=scale, self_coef=1.5)
+            assert_close(got, matrix @ (scale.double()[:, None] * x.double()).numpy())
 
 
 @pytest.mark.parametrize("width", [1, 16, 33, 200])

@@ -61,7 +61,8 @@ class Scipy(Target):
             edges = (np.ones(csc.num_edges), csc.indices.numpy(), csc.indptr.numpy())
             rows = x.reshape(x.shape[0], -1)
             made = sp.csr_matrix(edges, (csc.num_rows, csc.num_cols)) @ rows.double().numpy()
-            made += own * rows[: csc.num_rows].double().numpy()
+            both = min(csc.num_rows, csc.num_cols)
+            made[:both] += own * rows[:both].double().numpy()
             return torch.from_numpy(made).to(x).reshape(-1, *x.shape[1:])
 
         return self.own(call, {"graph", "x"}, product)

@@ -186,7 +186,7 @@ class spmm_op {
         const real count = real(degree > 0 ? degree : 1);
         for (int v = 0; v < V; ++v) t_[v] /= count;
       }
-      if (o.self_coef != 0) {
+      if (o.self_coef != 0 && row < op_.adj_.num_cols) {
         const bool scaled = op_.reads_scale() || (op_.folds_scale() && !std::is_same_v<E, P>);
         const real coef = scaled ? o.self_coef * o.src_scale[row] : o.self_coef;
         for (int v = 0; v < V; ++v) t_[v] += coef * own(row, v);

@@ -22,7 +22,6 @@ int checked_spmm(const gw_adjacency* adj, const typename E::stored* x, int64_t l
                  int64_t ldy) {
   return guarded([&] {
     check_spmm(adj, width);
-    require(self_coef == 0 || adj->num_rows <= adj->num_cols, "spmm: a self term needs a square adjacency");
     if (width == 0) return;
     if (adj->num_rows == 0) {
       if (stages && stages->col_sum) std::fill_n(stages->col_sum, width, 0.0f);

@@ -65,7 +65,7 @@ def sum_edges(
         x: (num_src, f).
         weight: (num_edges,) by edge id.
         scale: (num_src,).
-        own: What a node's own row is multiplied by.
+        own: What a node's own row is multiplied by; rows beyond the last of ``x`` have none.
         given: Operands of the epilogue by stage.
         relu: Whether it has one.
         rounded: The dtype that neighbours' rows are read in, where it is not that of ``x``.
@@ -75,6 +75,10 @@ def sum_edges(
     x, y = x.contiguous(), torch.empty((csc.num_rows, x.shape[1]), dtype=x.dtype, device=x.device)
     operands, short, bits = _stages(given or {}, relu, x, rows)
     columns, _, tiles = _tiles(width)
+    mine = x
+    if own and rows > x.shape[0]:  # the kernel reads an own row for every row
+        mine = torch.cat([x, x.new_zeros(rows - x.shape[0], width)])
+        scale = None if scale is None else torch.cat([scale, scale.new_zeros(rows - x.shape[0])])
     edges = edges_at_once(columns, 4)
     ids = csc.indices if csc.edge_ids is None else csc.edge_ids
     kernels.sum_edges(
@@ -83,7 +87,7 @@ def sum_edges(
         csc.indices,
         ids,
         x if rounded is None else x.to(rounded),
-        x,
+        mine,
         x if weight is None else weight.contiguous(),
         x if scale is None else scale.contiguous(),
         *operands,
