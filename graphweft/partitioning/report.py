@@ -64,6 +64,8 @@ class Exchange:
         sums: Bytes of gradients and losses, for every sum over ranks.
         rows: Ids of the nodes that the last layer is computed for in training; None: all.
         halo: How rows travel, one of :data:`HALO`.
+        train: Ids of the training nodes; None: unknown, and in every part.
+        marks: Bytes by which each of ``sums`` is longer where a rank has nothing to compute: it says so by parameter.
     """
 
     widths: tuple[int, ...]
@@ -71,6 +73,8 @@ class Exchange:
     sums: tuple[int, ...] = ()
     rows: Tensor | None = None
     halo: str = "exact"
+    train: Tensor | None = None
+    marks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,12 @@ def predict(graph: Graph, part: Tensor, k: int, epoch: Exchange, rates: Rates | 
         compute += (3 if index else 2) * rates.multiply * product * rows + rates.fixed
         if ends and width:
             compute += 2 * rates.row * (product // width) * rows  # the loss of as many classes
-    rings = sum(ring_bytes(nbytes, k) for nbytes in epoch.sums)
+    sums = epoch.sums
+    if epoch.marks:
+        mine = nodes if epoch.train is None else torch.bincount(part[epoch.train].long(), minlength=k)
+        if not int(torch.stack([edges, last_edges, mine]).min()):
+            sums = tuple(nbytes + more for nbytes, more in zip(sums, epoch.marks, strict=True))
+    rings = sum(ring_bytes(nbytes, k) for nbytes in sums)
     waits = 2 * (k - 1) * rates.latency * len(epoch.sums) + rates.seconds_per_byte * rings
     total = int(edges.sum())
     balance = float(edges.max()) * k / total if total else 1.0

@@ -396,9 +396,11 @@ def exchange_of(model: nn.Module, train: Tensor, halo: str, x: Any = None) -> Ex
 
     Of a model that is no stack of layers a guess, good enough to choose parts by.
     """
-    trained = ([p for p in group if p.requires_grad] for group in by_layer(model))
-    sums = tuple(sum(p.nbytes for p in group) for group in trained if group)
+    trained = [group for found in by_layer(model) if (group := [p for p in found if p.requires_grad])]
+    sums = tuple(sum(p.nbytes for p in group) for group in trained)
     sums += tuple(size for norm in batch_norms(model) for size in statistics_bytes(norm.num_features))
+    marks = tuple(len(group) * group[0].element_size() for group in trained)
+    marks += (0,) * (len(sums) + 1 - len(marks))  # none for statistics and the loss
     if not isinstance(model, Stack):
         return Exchange((_GUESS, _GUESS), (_GUESS**2, _GUESS**2), (*sums, 4), None, halo)
     layers = list(model.layers)
@@ -408,7 +410,7 @@ def exchange_of(model: nn.Module, train: Tensor, halo: str, x: Any = None) -> Ex
         products = (-(-x.values.numel() // x.shape[0]) * products[0] // widths[0], *products[1:])
     once = train.numel() == 0 or int(torch.bincount(train).max()) == 1
     rows = train if once and len(layers) > 1 and model.jumping is None else None
-    return Exchange(widths, products, (*sums, 4), rows, halo)
+    return Exchange(widths, products, (*sums, 4), rows, halo, train, marks)
 
 
 def owners(ranks: Ranks, graph: Graph, epoch: Exchange) -> Tensor:
