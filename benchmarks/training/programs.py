@@ -32,7 +32,7 @@ from graphweft.synthesis import write_program
 COLUMNS = ("system", "model", "layers", "epoch_ms", "start_s", "peak_mib", "compile_s", "lines", "ratio")
 
 
-_BARE = "import resource, torch; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+_BARE = "import torch; print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"  # KiB
 
 
 def compiled(spec: ProgramSpec, folder: Path) -> tuple[Path, float, int]:
@@ -50,7 +50,7 @@ def bare_import(threads: int) -> dict[str, object]:
     done = subprocess.run(
         [sys.executable, "-c", _BARE], check=True, capture_output=True, text=True, env=environment(threads)
     )
-    return {**dict.fromkeys(COLUMNS, ""), "system": "torch", "peak_mib": round(float(done.stdout), 1)}
+    return {**dict.fromkeys(COLUMNS, ""), "system": "torch", "peak_mib": round(int(done.stdout) / 1024, 1)}
 
 
 def one_run(command: Sequence[object], metrics: Path, threads: int) -> dict[str, Any]:

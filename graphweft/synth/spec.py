@@ -44,6 +44,8 @@ class ProgramSpec:
         layers: Number of layers.
         hidden: Width of the hidden layers.
         heads: Heads of hidden layers with attention.
+        attention_dropout: Probability of dropping the softmax weight of an edge; None is ``dropout``.
+        value_dropout: Of a GAT: probability of dropping a value that attention sums.
         hops: How often an APPNP propagates rows.
         alpha: Share of a node's own rows in every hop of an APPNP or layer of a GCNII.
         train_eps: Whether a GIN learns what a node's own rows count.
@@ -78,6 +80,8 @@ class ProgramSpec:
     layers: int = TrainSpec.layers
     hidden: int = TrainSpec.hidden
     heads: int = TrainSpec.heads
+    attention_dropout: float | None = TrainSpec.attention_dropout
+    value_dropout: float = TrainSpec.value_dropout
     hops: int = TrainSpec.hops
     alpha: float = TrainSpec.alpha
     train_eps: bool = TrainSpec.train_eps

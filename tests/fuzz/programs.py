@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from graphweft.synthesis import ProgramSpec, write_program
 from graphweft.train.spec import ATTENTIVE
 
 HOST = Path(__file__).resolve().parents[1] / "synth" / "cuda_host"  # headers in place of CUDA's
+Save = Callable[..., None]
 
 
 def random_spec(draw: random.Random, data: str) -> ProgramSpec:
@@ -72,11 +73,15 @@ def random_spec(draw: random.Random, data: str) -> ProgramSpec:
         seed=draw.randrange(1000),
         **more,
     )
-    return replace(spec, train_eps=True) if model == "gin" and draw.random() < 0.5 else spec
+    if model == "gin":
+        return replace(spec, train_eps=draw.random() < 0.5)
+    if attends and draw.random() < 0.3:
+        return replace(spec, attention_dropout=draw.choice((0.0, 0.2)), value_dropout=0.3 if model == "gat" else 0.0)
+    return spec
 
 
-def random_arrays(draw: random.Random) -> dict[str, Any]:
-    """A graph as arrays of a file."""
+def random_arrays(draw: random.Random) -> tuple[dict[str, Any], Save]:
+    """A graph as arrays of a file, and what writes it."""
     rng = np.random.default_rng(draw.randrange(1 << 30))
     nodes, width = draw.choice((6, 40, 300, 2000)), draw.choice((1, 7, 32, 150, 700))
     edges = draw.choice((0, 1, nodes, 8 * nodes))
@@ -105,12 +110,12 @@ def random_arrays(draw: random.Random) -> dict[str, Any]:
     arrays["y"] = y
     part = rng.integers(0, 3, nodes)
     part[:3] = (0, 1, 2)
-    return arrays | {f"{name}_mask": part == index for index, name in enumerate(("train", "val", "test"))}
+    arrays |= {f"{name}_mask": part == index for index, name in enumerate(("train", "val", "test"))}
+    return arrays, np.savez if draw.random() < 0.5 else np.savez_compressed
 
 
-def write_arrays(draw: random.Random, arrays: dict[str, Any], spec: ProgramSpec) -> str:
+def write_arrays(draw: random.Random, arrays: dict[str, Any], save: Save, spec: ProgramSpec) -> str:
     """Writes the file of ``spec``, perhaps with less precise features and with weights; returns its description."""
-    save = np.savez if draw.random() < 0.5 else np.savez_compressed
     for name in ("x", "x_data"):
         if name in arrays and draw.random() < 0.2:
             arrays[name] = arrays[name].astype(np.float16)
@@ -120,8 +125,9 @@ def write_arrays(draw: random.Random, arrays: dict[str, Any], spec: ProgramSpec)
         arrays["edge_weight"] = rng.random(edges).astype(draw.choice((np.float32, np.float64)))
     save(spec.data, **arrays)
     width = arrays["x"].shape[1] if "x" in arrays else arrays["x_shape"][1]
-    said = (f"{name} {array.dtype}" if name.startswith(("x", "edge")) else name for name, array in arrays.items())
-    return f"{arrays['y'].size} nodes, {edges} edges, {width} features, {', '.join(map(str, said))}"
+    typed = ("x", "x_data", "edge_index", "edge_weight")
+    said = (f"{name} {array.dtype}" if name in typed else name for name, array in arrays.items())
+    return f"{arrays['y'].size} nodes, {edges} edges, {width} features, {', '.join(said)}"
 
 
 def built(folder: Path, objects: Path, target: str = "openmp", flags: tuple[str, ...] = FLAGS) -> Built:
@@ -141,15 +147,25 @@ def built(folder: Path, objects: Path, target: str = "openmp", flags: tuple[str,
         made.append(str(compiled(objects, command, source, folder, flags if is_core else more)))
     switches = [flag for flag in flags if flag.startswith(("-fopenmp", "-fsanitize"))]
     if is_library:
-        switches += ["-shared", f"-Wl,--version-script={folder / 'exports.map'}"]
+        switches += ["-shared", "-static-libstdc++", "-static-libgcc"]  # its memory is its own
+        switches += [f"-Wl,--version-script={folder / 'exports.map'}"]
     out = folder / ("libmodel.so" if is_library else "train")
     subprocess.run([*own, *switches, *made, "-lz", "-o", str(out)], check=True)
     return Built(folder, out)
 
 
+def _tool(name: str) -> str | None:
+    return shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+
+
+def has_mpi() -> bool:
+    """Whether MPI is beside this Python or on the path."""
+    return None not in (_tool("mpicxx"), _tool("mpiexec"))
+
+
 def mpi_tool(name: str) -> str:
-    """A program of MPI beside this Python or on the path."""
-    found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    """A program of MPI."""
+    found = _tool(name)
     assert found is not None, f"expected {name}, got none"
     return found
 
@@ -199,9 +215,9 @@ def one_case(
     draw: random.Random, folder: Path, objects: Path, target: str = "openmp", flags: tuple[str, ...] = FLAGS
 ) -> tuple[str, str]:
     """(description, first difference or "")."""
-    arrays = random_arrays(draw)
+    arrays, save = random_arrays(draw)
     spec = random_spec(draw, str(folder / "data.npz"))
-    said = f"{spec!r} on {write_arrays(draw, arrays, spec)}"
+    said = f"{spec!r} on {write_arrays(draw, arrays, save, spec)}"
     nodes = arrays["y"].size
     how: dict[str, Any] = {"target": "openmp", "what": "predict"} if target == "predict" else {"target": target}
     if target == "mpi":
@@ -247,7 +263,7 @@ def _predicted(program: Built, spec: ProgramSpec, folder: Path) -> str:
     model: Any = make_model(spec.to_train(), ds).eval()
     file = folder / "weights.safetensors"
     save_file(dict(model.state_dict()), file)
-    x = ds.x if isinstance(ds.x, torch.Tensor) else ds.x.to_dense()
+    x = ds.x.to_dense() if isinstance(ds.x, gw.data.SparseFeatures) else ds.x
     with torch.no_grad():
         wanted = model(ds.graph, x).numpy()
     served = Served(program.train)

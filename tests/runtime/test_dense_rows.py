@@ -75,7 +75,7 @@ def test_dot_equals_float64(shape):
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(*found)
-    with pytest.raises(ShapeError, match="^dot: expected operands of one shape, got"):
+    with pytest.raises(ShapeError, match=r"^dot: expected operands of one shape, got"):
         dot(x, torch.ones(2))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from built_program import OPTIMISATION, SCORES, WARNINGS, Build, Built
-from fuzz.programs import one_case
+from fuzz.programs import has_mpi, one_case
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
@@ -65,7 +65,7 @@ LATER: list[dict[str, Any]] = [
 ATTENTION: list[dict[str, Any]] = [
     {"layers": 3, "hidden": 16, "heads": 4},
     {"hidden": 24, "heads": 3, "dropout": 0.4, "weight_decay": 5e-4},
-    {"x": "sparse", "hidden": 8, "heads": 1, "dropout": 0.2},
+    {"x": "sparse", "hidden": 8, "heads": 1, "dropout": 0.2, "attention_dropout": 0.4, "value_dropout": 0.3},
 ]
 
 
@@ -227,10 +227,15 @@ def test_other_activations(case: dict[str, Any], build: Build, graphs: Graphs, t
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::graphweft.errors.DenseFeaturesWarning")
-@pytest.mark.parametrize("number", [0, 3, 9, 11])
-def test_random_specs_on_random_graphs(number: int, objects: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("target", "number"),
+    [("openmp", 0), ("openmp", 3), ("openmp", 9), ("openmp", 11), ("mpi", 1), ("cuda", 2), ("predict", 3)],
+)
+def test_random_specs_on_random_graphs(target: str, number: int, objects: Path, tmp_path: Path) -> None:
     """A few; ``tests/fuzz/programs.py`` runs as many as are asked for."""
-    said, wrong = one_case(random.Random(f"0 {number}"), tmp_path, objects)
+    if target == "mpi" and not has_mpi():
+        pytest.skip("no MPI: no mpicxx and mpiexec in the environment or on the path")
+    said, wrong = one_case(random.Random(f"0 {number}"), tmp_path, objects, target)
     assert not wrong, f"{wrong}: {said}"
     assert not said.startswith("refused")
 
@@ -359,6 +364,13 @@ def test_no_memory_is_asked_for_after_the_first_epoch(
             said = [built.run(*arguments, "--json").stderr for _ in range(3)]
             counts.append(max(int(text.removeprefix("blocks ")) for text in said))
         assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.slow
+def test_memory_is_that_of_the_program_alone(gcn: Built, graphs: Graphs) -> None:
+    """Not that of the process that started it, which is larger."""
+    own = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+    assert 1 < gcn.summary("--data", graphs["dense"], "--threads", 1)["peak_rss_mb"] < own / 2
 
 
 @pytest.mark.slow
