@@ -278,7 +278,9 @@ void spmm(const gw_adjacency& edges, const Matrix& x, const Matrix& y, const Epi
 
 void sparse_matmul(const gw_adjacency& structure, const float* values, const Matrix& w, const Matrix& y,
                    const Epilogue& then) {
-  over_edges(structure, values, Reading(), w, y, then);
+  gw_adjacency entries = structure;
+  entries.edge_ids = nullptr;  // values lie by place
+  over_edges(entries, values, Reading(), w, y, then);
 }
 
 void implicit_transpose(const gw_adjacency& rows, const float* values, const Matrix& g, const Matrix& dw) {
