@@ -161,7 +161,7 @@ def test_attention_over_few_features(case: dict[str, Any], build: Build, tmp_pat
     np.savez(
         file,
         edge_index=rng.integers(0, 300, (2, 3000)),
-        x=rng.random((300, 3)).astype(np.float32),
+        x=(rng.standard_normal((300, 3)) * 2.0 ** rng.integers(-24, 3, (300, 1))).astype(np.float16),  # some subnormal
         y=rng.integers(0, 4, 300),
         **{f"{name}_mask": part == index for index, name in enumerate(("train", "val", "test"))},
     )
