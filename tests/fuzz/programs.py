@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import scipy.sparse as sp
 import torch
-from built_program import FLAGS, SCORES, Built
+from built_program import FLAGS, SCORES, Built, flags_of
 from safetensors.torch import load_file, save_file
 from synth.compile_once import compiled
 from synth.served import Served
@@ -144,7 +144,7 @@ def built(folder: Path, objects: Path, target: str = "openmp", flags: tuple[str,
     for source in sources:
         is_core = source.parent.name == "core"
         command = [*(compiler.command if is_core else own), *(["-x", "c++"] if source.suffix == ".cu" else [])]
-        made.append(str(compiled(objects, command, source, folder, flags if is_core else more)))
+        made.append(str(compiled(objects, command, source, folder, flags_of(source, flags if is_core else more))))
     switches = [flag for flag in flags if flag.startswith(("-fopenmp", "-fsanitize"))]
     if is_library:
         switches += ["-shared", "-static-libstdc++", "-static-libgcc"]  # its memory is its own

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from built_program import FLAGS, Build, Built
+from built_program import FLAGS, Build, Built, flags_of
 from synth.compile_once import compiled
 
 import graphweft as gw
@@ -48,8 +48,10 @@ def build(objects: Path) -> Build:
         ]
         found = tuple(f"-I{path}" for path in include)
         made = [
-            str(compiled(objects, command, source, folder, flags if source.parent.name == "core" else (*flags, *found)))
-            for command, source in zip(commands, sources, strict=True)
+            str(compiled(objects, command, source, folder, (*flags_of(source, flags), *own_flags)))
+            for command, source, own_flags in zip(
+                commands, sources, [() if source.parent.name == "core" else found for source in sources], strict=True
+            )
         ]
         train = folder / ("libmodel.so" if is_library else "train")
         switches = [flag for flag in flags if flag.startswith(("-fopenmp", "-fsanitize"))]

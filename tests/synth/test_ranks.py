@@ -61,7 +61,6 @@ CASES: list[dict[str, Any]] = [
     {"model": "gcnii", "layers": 3},
     {"x": "weighted", "model": "gcn", "layers": 3},
     {"x": "weighted", "model": "gin", "train_eps": True, "dropout": 0.0},
-    {"model": "gin", "train_eps": True, "residual": True, "layers": 3},
 ]
 
 
