@@ -202,7 +202,7 @@ _MOVED = {
         "sampling",
     ),
     **dict.fromkeys(("EmulatedDevice", "Schedule", "Subtasks", "Tier"), "schedule"),
-    **dict.fromkeys(("Program", "ProgramSpec", "Verbs", "write_program"), "synthesis"),
+    **dict.fromkeys(("Program", "ProgramSpec", "Verbs", "load_weights", "save_weights", "write_program"), "synthesis"),
 }
 
 if not TYPE_CHECKING:

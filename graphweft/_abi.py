@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "2116f99383df071e"
+HASH = "bf9f7c1531ef9480"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -293,6 +293,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_partition_measure": (_Adjacency, _I64, _P, _P, _P),
     "gw_rows_apply_f32": (_I64, _I64, _P, _I64, _Epilogue, _P, _I64, _P, _I64),
     "gw_col_sum_f32": (_I64, _I64, _P, _I64, _P),
+    "gw_dot_f32": (_I64, _P, _P, _P),
     "gw_dropout_f32": (_I64, _I64, _P, _I64, _F64, _U64, _U64, _P, _I64, _P, _I64),
     "gw_sampler_new": (_Adjacency, _P, _I32, _P),
     "gw_sampler_free": (_P,),

@@ -122,6 +122,7 @@ _OF_MODELS = (
     *("features", "model", "heads", "out_heads", "attention_dropout", "value_dropout", "activation", "bases", "hops"),
     *(
         "alpha",
+        "train_eps",
         "layers",
         "hidden",
         "dropout",

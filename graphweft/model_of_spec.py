@@ -67,6 +67,8 @@ def make_model(spec: TrainSpec, ds: Dataset) -> Made:
         options |= {"heads": spec.heads, "out_heads": spec.out_heads, "attention_dropout": spec.attention_dropout}
     if spec.model in ("gat", "gatv2", "transformer") and spec.edge_data == "use":
         options["edge_dim"] = edge_columns(ds)
+    if spec.train_eps:
+        options["train_eps"] = True
     if spec.value_dropout:
         options["value_dropout"] = spec.value_dropout
     if spec.model in TYPED:

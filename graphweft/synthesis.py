@@ -20,9 +20,10 @@ from graphweft.synth.folder import check_folder, program_files, write_folder
 from graphweft.synth.kits import kit_of
 from graphweft.synth.parts import owners, write_parts
 from graphweft.synth.plans import plans_of, prediction_plans
-from graphweft.synth.spec import KNOWN, ProgramSpec, check_parts, check_target, check_what, read_spec
+from graphweft.synth.spec import KNOWN, ProgramSpec, check_target, check_what, read_spec
 from graphweft.synth.steps import Manner, Steps, prediction_steps, steps_of
 from graphweft.synth.verbs import Verbs
+from graphweft.synth.weights import load_weights, save_weights
 
 Given = ProgramSpec | Verbs | str | os.PathLike[str]
 
@@ -97,7 +98,6 @@ def write_program(
     model = make_model(train, ds)
     if not isinstance(model, CompiledModule):
         raise ConfigError(f"model: expected {KNOWN}, got {type(model).__name__}")
-    check_parts(spec, target)
     is_training = what == "train"
     steps = (
         _steps(spec, model, ds, target, deterministic) if is_training else prediction_steps(prediction_plans(model, ds))
@@ -108,7 +108,7 @@ def write_program(
 
     def write_all_parts(fresh: Path) -> None:
         for count, owner in owned.items():
-            write_parts(ds, owner, fresh / f"parts-{count}", steps.plans.is_sparse)
+            write_parts(ds, owner, fresh / f"parts-{count}", steps.plans.is_sparse, steps.plans.is_weighted)
 
     write_folder(folder, files, write_all_parts)
     calls = len(steps.forward) + len(steps.backward) + 2 if is_training else len(steps.evaluation)
@@ -118,12 +118,9 @@ def write_program(
 def _steps(spec: ProgramSpec, model: CompiledModule, ds: Dataset, target: str, deterministic: bool) -> Steps:
     """The steps of training as a target takes them."""
     is_host, over_ranks = target == "openmp", target == "mpi"
-    manner = Manner(over_ranks, panels=is_host, implicit=target == "cuda" and not deterministic)
-    plans = plans_of(spec, model, ds, every_row=not is_host)
-    if plans.is_weighted and not is_host:
-        told = f"got some in {ds.name}: programs of it have none yet"
-        raise ConfigError(f"data: expected no weights of edges with target={target}, {told}")
-    return steps_of(plans, manner)
+    on_device = target == "cuda"
+    manner = Manner(over_ranks, is_host, on_device and not deterministic, on_device, edges_bring_weights=over_ranks)
+    return steps_of(plans_of(spec, model, ds, every_row=not is_host), manner)
 
 
-__all__ = ["Program", "ProgramSpec", "Verbs", "write_program"]
+__all__ = ["Program", "ProgramSpec", "Verbs", "load_weights", "save_weights", "write_program"]

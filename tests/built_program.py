@@ -15,13 +15,23 @@ from typing import Any
 from graphweft._native import LEVEL
 from graphweft.runtime.build import LEVEL_FLAGS
 
-# As the program's own CMakeLists.txt, but for the level of optimisation: -O3 changes no bit, -O1 does.
+# As the program's own CMakeLists.txt, but for the level of optimisation: -O3 changes no bit but in attention (see
+# flags_of), -O1 does.
 WARNINGS, OPTIMISATION = ("-Wall", "-Wextra", "-Werror"), "-O2"
 _NUMBER = {"portable": 0, "avx2": 1, "avx512": 2}[LEVEL]
 FLAGS = (
     *("-std=gnu++17", OPTIMISATION, "-fopenmp", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi"),
     *(*WARNINGS, "-fPIC", "-DGW_ONLY_F32", f'-DGW_LEVEL="{_NUMBER}"', *LEVEL_FLAGS[LEVEL]),
 )
+
+
+def flags_of(source: Path, flags: tuple[str, ...]) -> tuple[str, ...]:
+    """``flags`` for a source: gradients of attention fuse products and sums otherwise below the program's own -O3."""
+    if not source.stem.startswith("attention_") or source.suffix == ".cu":
+        return flags
+    return tuple("-O3" if flag == "-O2" else flag for flag in flags)
+
+
 SCORES = ("loss", "train_acc", "val_acc", "test_acc", "val_loss")
 
 

@@ -1,9 +1,11 @@
 """Stand-alone programs against the library: epochs, time to the first epoch, peak memory, time to compile.
 
     python benchmarks/training/programs.py --data arxiv --scale 0.25 --models gcn sage gin --rounds 5
+    python benchmarks/training/programs.py --data arxiv --scale 0.25 --models gatv2 transformer appnp gcnii gin-eps
 
 Runs of both take turns, each a process of its own with the same epochs and threads, and their losses have to agree bit
-for bit before a figure is shown. ``start_s`` is from the start of a process to the end of its first epoch.
+for bit before a figure is shown. ``start_s`` is from the start of a process to the end of its first epoch; ``lines``
+are those of model.cpp. The row "torch" is a process that imports torch and nothing else. ``gin-eps`` learns eps.
 """
 
 from __future__ import annotations
@@ -27,16 +29,28 @@ from graphweft.data.synthetic import synthetic
 from graphweft.synth.spec import ProgramSpec
 from graphweft.synthesis import write_program
 
-COLUMNS = ("system", "model", "layers", "epoch_ms", "start_s", "peak_mib", "compile_s", "ratio")
+COLUMNS = ("system", "model", "layers", "epoch_ms", "start_s", "peak_mib", "compile_s", "lines", "ratio")
 
 
-def compiled(spec: ProgramSpec, folder: Path) -> tuple[Path, float]:
-    """The executable of a program, and how long it took to compile it on two processors."""
-    made = write_program(spec, folder).folder
+_BARE = "import torch; print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"  # KiB
+
+
+def compiled(spec: ProgramSpec, folder: Path) -> tuple[Path, float, int]:
+    """The executable of a program, how long it took to compile it on two processors, and the lines of its model."""
+    written = write_program(spec, folder)
+    made = written.folder
     start = time.perf_counter()
     subprocess.run(["cmake", "-S", made, "-B", made / "build"], check=True, capture_output=True)
     subprocess.run(["cmake", "--build", made / "build", "-j2"], check=True, capture_output=True)
-    return made / "build" / "train", time.perf_counter() - start
+    return made / "build" / "train", time.perf_counter() - start, written.lines
+
+
+def bare_import(threads: int) -> dict[str, object]:
+    """The peak memory of a process that imports torch."""
+    done = subprocess.run(
+        [sys.executable, "-c", _BARE], check=True, capture_output=True, text=True, env=environment(threads)
+    )
+    return {**dict.fromkeys(COLUMNS, ""), "system": "torch", "peak_mib": round(int(done.stdout) / 1024, 1)}
 
 
 def one_run(command: Sequence[object], metrics: Path, threads: int) -> dict[str, Any]:
@@ -57,7 +71,7 @@ def one_run(command: Sequence[object], metrics: Path, threads: int) -> dict[str,
 
 def measure(spec: ProgramSpec, folder: Path, rounds: int, threads: int) -> list[dict[str, object]]:
     """Rows of both systems for one spec. Raises: BenchError where their losses differ."""
-    train, seconds = compiled(spec, folder / "program")
+    train, seconds, written = compiled(spec, folder / "program")
     spec_file, metrics, out = folder / "spec.toml", folder / "metrics.jsonl", folder / "run"
     spec_file.write_text(spec.to_toml() + "\n", encoding="utf-8")
     library = [sys.executable, "-m", "graphweft", "train", "--spec", spec_file, "--threads", threads, "--out", out]
@@ -86,12 +100,13 @@ def measure(spec: ProgramSpec, folder: Path, rounds: int, threads: int) -> list[
         rows.append(
             {
                 "system": name,
-                "model": f"{spec.model} {spec.reduce}",
+                "model": f"{spec.model}{'-eps' if spec.train_eps else ''} {spec.reduce}",
                 "layers": spec.layers,
                 "epoch_ms": round(1e3 * median(name, "epoch_seconds_median"), 3),
                 "start_s": round(median(name, "start"), 3),
                 "peak_mib": round(median(name, "peak_rss_mb"), 1),
                 "compile_s": round(seconds, 1) if name == "program" else "",
+                "lines": written if name == "program" else "",
                 "ratio": round(statistics.median(ratios), 3) if name == "program" else 1.0,
             }
         )
@@ -112,7 +127,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--csv", type=Path, default=None, help=f"as {RESULTS / 'programs.csv'}")
     given = parser.parse_args()
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, object]] = [bare_import(given.threads)]
     with tempfile.TemporaryDirectory() as folder:
         file = synthetic(given.data, scale=given.scale).save(Path(folder) / "data.npz", compress=False)
         for model in given.models:
@@ -121,7 +136,8 @@ def main() -> None:
                     where = Path(folder) / f"{model}-{reduce}-{layers}"
                     where.mkdir()
                     sizes: dict[str, Any] = {"layers": layers, "hidden": given.hidden, "epochs": given.epochs}
-                    spec = ProgramSpec(data=str(file), model=model, reduce=reduce, **sizes)
+                    sizes |= {"train_eps": True} if model == "gin-eps" else {}
+                    spec = ProgramSpec(data=str(file), model=model.removesuffix("-eps"), reduce=reduce, **sizes)
                     quiet(0.5)
                     rows += measure(spec, where, given.rounds, given.threads)
     show(f"{given.data} x {given.scale}, {given.threads} threads", rows, COLUMNS)

@@ -25,6 +25,14 @@ GW_API int gw_col_sum_f32(int64_t n, int64_t f, const float* x, int64_t ldx, flo
   });
 }
 
+// out = <x, y> over `count` elements, in an order that does not depend on threads.
+GW_API int gw_dot_f32(int64_t count, const float* x, const float* y, float* out) {
+  return gw::guarded([&] {
+    gw::require(count >= 0, "gw_dot_f32: a size is negative");
+    *out = gw::dot_elements(count, x, y);
+  });
+}
+
 // Dropout of x[n, f] with probability p, resolved to 1 / 65536; the same call on the gradient is its backward. A pure
 // function of (seed, stream, element index): y may be x. `rows` as above.
 GW_API int gw_dropout_f32(int64_t n, int64_t f, const float* x, int64_t ldx, double p, uint64_t seed, uint64_t stream,

@@ -29,6 +29,7 @@ GW_API int gw_gemm_tn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64
 GW_API int gw_rows_apply_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const gw_epilogue_f32* epilogue,
                              float* y, int64_t ldy, const int64_t* rows, int64_t table_rows);
 GW_API int gw_col_sum_f32(int64_t n, int64_t f, const float* x, int64_t ldx, float* out);
+GW_API int gw_dot_f32(int64_t count, const float* x, const float* y, float* out);
 GW_API int gw_dropout_f32(int64_t n, int64_t f, const float* x, int64_t ldx, double p, uint64_t seed, uint64_t stream,
                           float* y, int64_t ldy, const int64_t* rows, int64_t table_rows);
 GW_API int gw_sparse_dropout_f32(const gw_adjacency* adj, const float* values, int64_t features, int32_t turned,
@@ -106,12 +107,13 @@ class Epilogue {
 // How a sum over edges reads its operand.
 struct Reading {
   double coefficient = 0;
+  const float* own = nullptr;
   const float* factors = nullptr;
   float* room = nullptr;
   const float* by_edge = nullptr;
 
-  // The row itself counts so many times.
-  Reading& self(double times) { return coefficient = times, *this; }
+  // The row itself counts so many times; with `by`, a number that is read at each call, so many times that.
+  Reading& self(double times, const float* by = nullptr) { return coefficient = times, own = by, *this; }
   // A factor for each row that is read.
   Reading& src_scale(const float* by) { return factors = by, *this; }
   // A factor for each edge, by its number.
@@ -123,7 +125,7 @@ struct Reading {
 // y = epilogue(sum over in-edges of x).
 inline void spmm(const gw_adjacency& edges, const Matrix& x, const Matrix& y, const Epilogue& then = Epilogue(),
                  const Reading& reading = Reading()) {
-  check(gw_spmm_f32(&edges, x.at, x.cols, x.cols, reading.by_edge, reading.factors, reading.coefficient, nullptr, 0,
+  check(gw_spmm_f32(&edges, x.at, x.cols, x.cols, reading.by_edge, reading.factors, reading.coefficient, reading.own, 0,
                     then.stages(), -1, reading.room, y.at, y.cols));
 }
 
@@ -190,6 +192,8 @@ inline void rows(const Matrix& x, const Matrix& y, const Epilogue& then) {
 }
 
 inline void col_sum(const Matrix& x, float* sums) { check(gw_col_sum_f32(x.rows, x.cols, x.at, x.cols, sums)); }
+// out = the sum of all products of elements.
+inline void dot(const Matrix& x, const Matrix& y, float* out) { check(gw_dot_f32(x.rows * x.cols, x.at, y.at, out)); }
 
 // y = x where an element is kept, times 1 / (1 - p); a pure function of seed, stream and position.
 inline void dropout(const Matrix& x, double p, uint64_t seed, uint64_t stream, const Matrix& y) {

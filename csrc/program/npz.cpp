@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <stdexcept>
@@ -181,6 +182,19 @@ Array read_header(Stream& stream, const std::string& name) {
   return parse(name, header);
 }
 
+// A number of 16 bits: sign, 5 bits of exponent, 10 of mantissa.
+struct Half {
+  uint16_t bits;
+
+  template <class T>
+  explicit operator T() const {
+    const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    float size = std::ldexp(float(exponent ? mantissa + 1024 : mantissa), std::max(exponent, 1) - 25);
+    if (exponent == 31) size = mantissa ? NAN : INFINITY;
+    return T(bits >> 15 ? -size : size);
+  }
+};
+
 template <class From, class T>
 void convert(Stream& stream, int64_t count, T* out) {
   constexpr int64_t piece = 1 << 13;
@@ -197,6 +211,7 @@ void read_numbers(Stream& stream, const Array& array, T* out) {
   const int64_t count = array.count();
   const std::string kind = array.dtype.substr(1);
   if (array.dtype[0] == '>') refuse(array.name + ": expected little-endian numbers, got " + array.dtype);
+  if (kind == "f2") return convert<Half>(stream, count, out);
   if (kind == "f4") return convert<float>(stream, count, out);
   if (kind == "f8") return convert<double>(stream, count, out);
   if (kind == "i8") return convert<int64_t>(stream, count, out);

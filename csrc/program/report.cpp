@@ -53,6 +53,13 @@ std::string Json::text() const {
 }
 
 double peak_rss_mb() {
+  if (std::FILE* const status = std::fopen("/proc/self/status", "r")) {
+    char line[256];
+    long long kib = -1;  // of this program; getrusage also counts the one before exec
+    while (kib < 0 && std::fgets(line, sizeof line, status)) (void)std::sscanf(line, "VmHWM: %lld", &kib);
+    std::fclose(status);
+    if (kib >= 0) return double(kib) / 1024.0;
+  }
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
   return double(usage.ru_maxrss) / 1024.0;

@@ -169,14 +169,14 @@ int64_t load_weights(const std::string& path, const std::vector<Tensor>& require
   const auto fill = [&](const Tensor& tensor, bool is_required) {
     const auto found = header.entries.find(tensor.name);
     if (found == header.entries.end()) {
-      if (is_required) throw std::runtime_error(path + ": expected a tensor " + tensor.name + ", got none");
+      if (is_required) throw OtherTensors(path + ": expected a tensor " + tensor.name + ", got none");
       return;
     }
     const Entry& entry = found->second;
     const std::string wanted = text_of(tensor.shape);
     if (entry.dtype != "F32" || entry.shape != wanted)
-      throw std::runtime_error(tensor.name + ": expected F32 of shape " + wanted + ", got " + entry.dtype +
-                               " of shape " + entry.shape);
+      throw OtherTensors(tensor.name + ": expected F32 of shape " + wanted + ", got " + entry.dtype + " of shape " +
+                         entry.shape);
     const auto count = size_t(tensor.count());
     if (entry.end - entry.begin != 4 * count || fseeko(file.get(), off_t(8 + length + entry.begin), SEEK_SET) != 0 ||
         std::fread(tensor.at, 4, count, file.get()) != count)
@@ -188,7 +188,7 @@ int64_t load_weights(const std::string& path, const std::vector<Tensor>& require
     const std::string& name = stored.first;
     if (name.compare(0, 10, "optimizer.") != 0 &&
         std::none_of(required.begin(), required.end(), [&](const Tensor& tensor) { return tensor.name == name; }))
-      throw std::runtime_error(path + ": expected the tensors of this model alone, got " + name);
+      throw OtherTensors(path + ": expected the tensors of this model alone, got " + name);
   }
   const auto told = header.metadata.find("epochs");
   if (told == header.metadata.end()) return 0;

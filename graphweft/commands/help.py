@@ -15,8 +15,8 @@ from graphweft.train.option_table import options_of
 from graphweft.train.table_options import TableOptions
 
 _MODEL = (
-    "model heads out_heads attention_dropout value_dropout activation bases hops alpha layers hidden dropout norm "
-    "reduce residual readout"
+    "model heads out_heads attention_dropout value_dropout activation bases hops alpha train_eps layers hidden "
+    "dropout norm reduce residual readout"
 )
 _DATA = "spec data root scale features task normalize fold edge_data"
 _BATCHES = "mode fanouts batch_size sampler macro quality accumulate prepare cuda_graphs schedule memory"

@@ -15,12 +15,14 @@ import torch
 from graphweft import _native
 from graphweft._errors import DtypeError, ShapeError
 from graphweft._memory import empty
+from graphweft._pieces import total
 from graphweft.runtime.epilogue import Epilogue
 
 _gemm_nn = _native.declare("gw_gemm_nn_f32")
 _gemm_tn = _native.declare("gw_gemm_tn_f32")
 _rows_apply = _native.declare("gw_rows_apply_f32")
 _col_sum = _native.declare("gw_col_sum_f32")
+_dot = _native.declare("gw_dot_f32")
 _dropout = _native.declare("gw_dropout_f32")
 _argmax_rows = _native.declare("gw_argmax_rows_f32")
 _cross_entropy = _native.declare("gw_cross_entropy_f32")
@@ -210,6 +212,26 @@ def col_sum(x: torch.Tensor) -> torch.Tensor:
     total = torch.empty(f, dtype=torch.float32)
     _col_sum(n, f, x.data_ptr(), x.stride(0), total.data_ptr())
     return total
+
+
+def dot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The sum of all products of elements, the same bits for any number of threads; no product is stored.
+
+    Shape: x, y of one shape -> ().
+    Raises: ShapeError for two shapes.
+
+    Example:
+        >>> dot(torch.ones(5, 2), torch.full((5, 2), 3.0))
+        tensor(30.)
+    """
+    if x.shape != y.shape:
+        raise ShapeError(f"dot: expected operands of one shape, got {tuple(x.shape)} and {tuple(y.shape)}")
+    if not _is_native(x, y):
+        return total(x * y)
+    x, y = x.contiguous(), y.contiguous()
+    out = torch.empty((), dtype=torch.float32)
+    _dot(x.numel(), x.data_ptr(), y.data_ptr(), out.data_ptr())
+    return out
 
 
 def dropout(

@@ -19,13 +19,15 @@ from graphweft.synth.steps import Steps
 
 _PACKAGE = Path(__file__).parents[1]
 _MARK = "model.toml"  # tells a program of ours from other folders
-_OPTIONAL = {  # core and support: needed where the model has the text
-    **dict.fromkeys(("spmm_max", "extremes"), "spmm_max("),
-    "sddmm": "sparse_dropout(",
+_HEADS = '"attention.h"'
+_OPTIONAL: dict[str, str] = {  # core and support: needed where the model has the pattern
+    **dict.fromkeys(("spmm_max", "extremes"), r"spmm_max\("),
+    "sddmm": r"sparse_dropout\(",
     **dict.fromkeys(
-        ("attention", "attention_test", "attention_kernels", "attention_operands", "heads"), '"attention.h"'
+        (*(f"attention{part}" for part in ("", "_test", "_kernels", "_operands", "_draws")), "heads"), _HEADS
     ),
-    "elements": "elements.cu",
+    **dict.fromkeys(("attention_rows", "attention_rows_test"), "<Score::(add2|dot)>"),
+    "elements": r"elements\.cu",
     **{f"attention_{score}": f"<Score::{score}>" for score in ("add", "add2", "dot")},
 }
 _INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
@@ -46,18 +48,22 @@ def program_files(spec: ProgramSpec, steps: Steps, data: str, kit: Kit) -> dict[
     files = {_MARK: spec.to_toml() + "\n", kit.name: model, **kit.more(steps)}
     found = [path for part in kit.folders for path in sorted((folder / part).iterdir()) if path.is_file()]
     for path in found:
-        if {path.name, path.stem} & {*kit.left_out} or _OPTIONAL.get(path.stem, "") not in model:
+        if {path.name, path.stem} & {*kit.left_out} or not _is_wanted(path.stem, model):
             continue
         top = path.name in kit.top
         files[path.name if top else f"support/{path.name}"] = path.read_text(encoding="utf-8")
     for name in kit.core:
-        if _OPTIONAL.get(name, "") in model:
+        if _is_wanted(name, model):
             files[f"core/{name}.cpp"] = (folder / "core" / f"{name}.cpp").read_text(encoding="utf-8")
     files["cpu_level.cpp"] = (folder / "cpu_level.cpp").read_text(encoding="utf-8")
     files |= _headers(folder, files)
     files["CMakeLists.txt"] = kit.cmake(spec)
     files["README.md"] = kit.readme(spec, steps, data)
     return files
+
+
+def _is_wanted(stem: str, model: str) -> bool:
+    return re.search(_OPTIONAL.get(stem, ""), model) is not None
 
 
 def _headers(folder: Path, files: dict[str, str]) -> dict[str, str]:

@@ -24,7 +24,7 @@ def source_text(spec: ProgramSpec, steps: Steps, data: str, over_ranks: bool = F
         _opening(spec, more_headers(steps, on_device) + (_RANKS if over_ranks else "")),
         _facts(spec, steps, data),
         *(declared_elements(steps) if on_device else elements(steps)),
-        _state(steps),
+        _state(steps, over_ranks),
         _constructor(steps),
         _step(steps, over_ranks),
         _evaluate(steps),
@@ -88,7 +88,7 @@ const Facts facts = {{"{spec.model}", {quoted(data)}, "{path}", {spec.layers}, {
 """
 
 
-def _state(steps: Steps) -> str:
+def _state(steps: Steps, over_ranks: bool) -> str:
     """The struct of all buffers, graphs and lists."""
     buffers, rows = steps.table.buffers.values(), steps.plans.sizes.rows
     lines = [
@@ -117,11 +117,12 @@ def _state(steps: Steps) -> str:
             lines += ["  const float *const x_by_column_values = x.values_by_column.data();"]
     if steps.columns is None:
         lines.append("  const Graph graph;")
-    if steps.plans.is_weighted:
+    by_number = steps.plans.is_weighted and not over_ranks
+    if by_number:
         lines.append("  const Numbers<float> edge_weight;")
     lines += [f"  const Graph {name} = {made};" for name, made in steps.graphs.items()]
     for name, (graph, form) in steps.forms.items():
-        parts = "Edges" if form.startswith("in_edges") else "Back"
+        parts = "Back" if form.startswith("out_edges") else "Edges"
         kind = "gw_adjacency" if steps.columns is None else parts
         lines.append(f"  const {kind} {name} = {graph}.{form}();")
     if "betas" in steps.plans.groups[0]:
@@ -135,7 +136,7 @@ def _state(steps: Steps) -> str:
     bare = steps.plans.file_edges != rows["E"]  # the plan is for the graph less its self-loops
     graph = "graph(data.graph.without_loops())" if bare else "graph(data.graph)"
     given.insert(0 if steps.columns is not None else len(given), graph)
-    given += [f"edge_weight(data.edge_weights({str(not bare).lower()}))"] if steps.plans.is_weighted else []
+    given += [f"edge_weight(data.edge_weights({str(not bare).lower()}))"] if by_number else []
     head = "  explicit State(const Dataset& data)"
     told = f"{head} : {', '.join(given)} {{}}"
     told = told if len(told) <= 120 else f"{head}\n      : {', '.join(given)} {{}}"

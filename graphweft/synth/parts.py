@@ -33,8 +33,8 @@ def owners(ds: Dataset, ranks: int) -> Array:
     return found
 
 
-def write_parts(ds: Dataset, owner: Array, folder: Path, nonzeros: bool) -> None:
-    """Writes ``rank-0.npz`` and so on; ``nonzeros``: whether features are kept as compressed rows."""
+def write_parts(ds: Dataset, owner: Array, folder: Path, nonzeros: bool, weighted: bool = False) -> None:
+    """Writes ``rank-0.npz`` and so on; features as compressed rows with ``nonzeros``, edges with their weights."""
     folder.mkdir(parents=True)
     ranks = int(owner.max()) + 1
     src, dst = (ends.numpy() for ends in ds.graph.edges())
@@ -53,7 +53,10 @@ def write_parts(ds: Dataset, owner: Array, folder: Path, nonzeros: bool) -> None
         arrays |= {f"{part}_mask": mask[nodes] for part, mask in masks.items()}
         features = _features(ds, nodes, nonzeros)
         for name, (rows, cols) in sides.items():
-            arrays |= _side(name, owner, number, rank, rows, cols, borrowed[name], nodes.size)
+            side = _side(name, owner, number, rank, rows, cols, borrowed[name], nodes.size)
+            if weighted and ds.edge_weight is not None:
+                side[f"{name}_edge_weight"] = ds.edge_weight.numpy()[side[f"{name}_edge_ids"]]
+            arrays |= side
         count = features["x_indices"].size if nonzeros else 0
         sizes = (owner.size, src.size, train, ranks, nodes.size, interior, count)
         whole: dict[str, Any] = {"sizes": np.array(sizes, np.int64), **arrays, **features}

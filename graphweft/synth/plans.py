@@ -77,6 +77,8 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: b
     if ds.edge_features is not None:
         raise ConfigError(f"data: expected no features of edges, got some in {ds.name}: programs have none yet")
     edges = edge_data_of(model, ds, "use")
+    if edges.weight is not None and spec.reduce == "max":
+        raise ConfigError("reduce=max cannot be combined with edge_weight in a program; use reduce=sum or mean")
     drawn = draws_of({**dict(model.named_parameters()), **dict(model.named_buffers())}, spec.seed)
     optimizer = make_optimizer(model, spec.optimizer, spec.lr, spec.weight_decay, spec.weight_decay_on)
     batch = FullBatch(model, ds, x, optimizer, edge_data=edges, every_row=every_row)

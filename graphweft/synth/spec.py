@@ -44,8 +44,11 @@ class ProgramSpec:
         layers: Number of layers.
         hidden: Width of the hidden layers.
         heads: Heads of hidden layers with attention.
+        attention_dropout: Probability of dropping the softmax weight of an edge; None is ``dropout``.
+        value_dropout: Of a GAT: probability of dropping a value that attention sums.
         hops: How often an APPNP propagates rows.
         alpha: Share of a node's own rows in every hop of an APPNP or layer of a GCNII.
+        train_eps: Whether a GIN learns what a node's own rows count.
         reduce: "sum", "mean" or "max" over neighbours; "auto" is the model's own.
         activation: "relu", "elu" or "leaky_relu" after every layer but the last; "auto" is the model's own.
         residual: Add a layer's input to its output where the widths agree.
@@ -77,8 +80,11 @@ class ProgramSpec:
     layers: int = TrainSpec.layers
     hidden: int = TrainSpec.hidden
     heads: int = TrainSpec.heads
+    attention_dropout: float | None = TrainSpec.attention_dropout
+    value_dropout: float = TrainSpec.value_dropout
     hops: int = TrainSpec.hops
     alpha: float = TrainSpec.alpha
+    train_eps: bool = TrainSpec.train_eps
     reduce: str = TrainSpec.reduce
     activation: str = TrainSpec.activation
     residual: bool = TrainSpec.residual
@@ -99,8 +105,9 @@ class ProgramSpec:
         check_choice("model", self.model, MODELS)
         if self.mode != "full":
             raise ConfigError(f"mode: expected full, got {self.mode!r}: programs of other modes come later")
-        if not isinstance(self.residual, bool):
-            raise ConfigError(f"residual: expected true or false, got {self.residual!r}")
+        for name in ("residual", "train_eps"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ConfigError(f"{name}: expected true or false, got {value!r}")
         self.to_train()
 
     def __repr__(self) -> str:
@@ -129,12 +136,6 @@ class ProgramSpec:
 def check_target(target: str) -> None:
     """Raises: ConfigError for a target that there is none of."""
     check_choice("target", target, TARGETS)
-
-
-def check_parts(spec: ProgramSpec, target: str) -> None:
-    """Raises: ConfigError for a model that has parts which a target cannot run."""
-    if target == "cuda" and spec.model in ("gatv2", "transformer"):
-        raise ConfigError(f"model={spec.model} cannot be combined with target=cuda: expected model=gat")
 
 
 def check_what(what: str) -> None:
@@ -281,7 +282,6 @@ __all__ = [
     "TARGETS",
     "WHAT",
     "ProgramSpec",
-    "check_parts",
     "check_target",
     "check_what",
     "options_of_file",

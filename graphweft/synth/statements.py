@@ -54,8 +54,8 @@ class Scene(Protocol):
     def panel(self, graph: Value, x: Value) -> str:
         """Room for a copy of part of the rows that a product over edges reads; empty where it wants none."""
 
-    def weights(self, value: Value) -> str:
-        """The address of the weights of edges, by edge number."""
+    def weighted(self, graph: Value, value: Value) -> tuple[str, str]:
+        """Edges by destination, and the address of their weights by edge number; empty where edges bring them."""
 
     def features(self, value: Value, by_column: bool, width: int) -> tuple[list[str], str, str, str]:
         """Of sparse features: statements before the product, their structure, their values, and room as above."""
@@ -121,14 +121,17 @@ def _call(name: str, *arguments: str) -> str:
 
 
 def _spmm(call: KernelCall, scene: Scene) -> list[str]:
-    _only(call, "graph", "x", "src_scale", "weight")
+    _only(call, "graph", "x", "src_scale", "weight", "self_factor")
     graph, x = _value(call, "graph"), _value(call, "x")
-    weights = scene.weights(_value(call, "weight")) if call.reading("weight") is not None else ""
-    edges = scene.edges(graph, "in_edges_in_order" if weights else "in_edges")  # weights are by edge number
+    if call.reading("weight") is not None:
+        edges, weights = scene.weighted(graph, _value(call, "weight"))
+    else:
+        edges, weights = scene.edges(graph, "in_edges"), ""
     source, out = scene.matrix(x), scene.made(call, "out")
     then, panel = _epilogue(call, scene), scene.panel(graph, x)
     scale = scene.numbers(_value(call, "src_scale")) if call.reading("src_scale") is not None else ""
-    stages = [f"self({float(call.get('self_coef'))!r})"] if call.get("self_coef") else []
+    by = f", {scene.numbers(_value(call, 'self_factor'))}" if call.reading("self_factor") is not None else ""
+    stages = [f"self({float(call.get('self_coef'))!r}{by})"] if call.get("self_coef") else []
     stages += [f"src_scale({scale})"] if scale else []
     stages += [f"weights({weights})"] if weights else []
     stages += [f"panel({panel})"] if panel else []
@@ -210,6 +213,11 @@ def _col_sum(call: KernelCall, scene: Scene) -> list[str]:
     return [_call("col_sum", scene.matrix(_value(call, "x0")), f"{scene.made(call, 'out')}.at")]
 
 
+def _dot(call: KernelCall, scene: Scene) -> list[str]:
+    x, y = scene.matrix(_value(call, "x0")), scene.matrix(_value(call, "x1"))
+    return [_call("dot", x, y, f"{scene.made(call, 'out')}.at")]
+
+
 def _dropout(call: KernelCall, scene: Scene) -> list[str]:
     if call.value.inputs[0].tensor.sparse:
         return []  # the product that reads them drops their entries on the way
@@ -268,8 +276,7 @@ def _in_degree(call: KernelCall, scene: Scene) -> list[str]:
 def _reduce(call: KernelCall, scene: Scene) -> list[str]:
     if call.value["kind"] != "sum":
         raise _refused(call, f"the {call.value['kind']} over in-edges comes later")
-    weights = scene.weights(_value(call, "x1"))
-    edges = scene.edges(_value(call, "x0"), "in_edges_in_order")
+    edges, weights = scene.weighted(_value(call, "x0"), _value(call, "x1"))
     return [_call("sum_weights", edges, weights, f"{scene.made(call, 'out')}.at")]
 
 
@@ -357,6 +364,7 @@ _PRINTERS: dict[str, Printer] = {
     "ewise": _elementwise,
     "row_nest": _elementwise,
     "spmm": _spmm,
+    "spmm_self": _spmm,
     "spmm_max": _spmm_max,
     "spmm_max_grad": _spmm_max_grad,
     "matmul": _matmul,
@@ -365,6 +373,7 @@ _PRINTERS: dict[str, Printer] = {
     "matmul_terms": _matmul_terms,
     "rows": _rows,
     "col_sum": _col_sum,
+    "dot": _dot,
     "dropout": _dropout,
     "take_rows": _take_rows,
     "scatter_rows": _scatter_rows,

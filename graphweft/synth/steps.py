@@ -16,7 +16,7 @@ from graphweft.codegen.loops import RowNest
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value, number, structural_key
 from graphweft.ir.residency import StructType, TensorType
-from graphweft.runtime.attention import Attention
+from graphweft.runtime.attention import Attention, Score
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.sparse import PANEL_ROW, wants_panel
@@ -28,6 +28,7 @@ from graphweft.synth.statements import print_call
 _STRUCTURE = {Op.WITHOUT_LOOPS: "loopless", Op.ONE_LOOP: "looped", Op.REVERSE: "turned", Op.TAKE_DST: "into_train"}
 _WORDS = {
     "spmm": "sum",
+    "spmm_self": "sum",
     "spmm_max": "extreme",
     "spmm_max_grad": "routed",
     "matmul": "product",
@@ -53,6 +54,7 @@ _WORDS = {
 _FORMS = {
     "in_edges": "edges",
     "in_edges_in_order": "ordered_edges",
+    "weighted_in_edges": "weighted_edges",
     "out_edges": "edges_back",
     "out_edges_in_order": "ordered_edges_back",
     "out_edges_side_by_side": "out_edges",
@@ -121,11 +123,15 @@ class Manner(NamedTuple):
         any_size: For a number of nodes that is not known yet.
         panels: Products over edges may want room for a copy of part of their rows.
         implicit: Gradients by sparse features read them by row, so that they are not kept by column.
+        on_device: Gradients of attention that is scored by products of rows have room for numbers of every edge.
+        edges_bring_weights: Weights lie beside the edges of every form, not in one list by edge number.
     """
 
     any_size: bool = False
     panels: bool = True
     implicit: bool = False
+    on_device: bool = False
+    edges_bring_weights: bool = False
 
 
 def steps_of(plans: StepPlans, manner: Manner | None = None) -> Steps:
@@ -381,11 +387,13 @@ class _Walk:
         """A list of row ids."""
         return f"{self._bound[value]}_ids"  # those of the training nodes, which alone a full-batch program reads
 
-    def weights(self, value: Value) -> str:
-        """The weights of edges as they were given."""
+    def weighted(self, graph: Value, value: Value) -> tuple[str, str]:
+        """Edges by destination with their weights, which are those that were given."""
         if self._bound.get(value) != "edge_weight":
             raise ConfigError("data: expected weights of edges that a model reads as they are, got others made of them")
-        return "edge_weight.data()"
+        if self._manner.edges_bring_weights:
+            return self.edges(graph, "weighted_in_edges"), ""
+        return self.edges(graph, "in_edges_in_order"), "edge_weight.data()"
 
     def seed(self, value: Value) -> str:
         """The seed of this epoch's draws."""
@@ -426,10 +434,17 @@ class _Walk:
         return made.name
 
     def slopes(self, graph: Value, kind: Attention, width: int) -> str:
-        """Room for the gradients of all scores; empty where there are more of them than numbers in the rows."""
+        """Room for the gradients of all scores; empty where there are more of them than numbers in the rows.
+
+        A device wants it where scores are products: for shares as well, and for rows of the vector's gradient.
+        """
         struct, rows = graph.type, self.plans.sizes.rows
         assert isinstance(struct, StructType)
-        count = 0 if self._manner.any_size else kind.kept_slopes(rows[struct.edge], rows[struct.dst], width)
+        if self._manner.on_device:
+            of_vector = rows[struct.dst] * width if kind.score is Score.ADD2 else 0
+            count = 0 if kind.score is Score.ADD else 2 * rows[struct.edge] * kind.heads + of_vector
+        else:
+            count = 0 if self._manner.any_size else kind.kept_slopes(rows[struct.edge], rows[struct.dst], width)
         if count == 0:
             return ""
         return f"{self.steps.table.add(f'slopes{self.now}', None, (count,), self.now).name}.at"

@@ -67,6 +67,7 @@ OF_SOME_MODELS: dict[str, tuple[str, ...]] = {  # options that other models have
     "bases": ("rgcn",),
     "hops": ("appnp",),
     "alpha": PROPAGATING,
+    "train_eps": ("gin",),
 }
 OF_ENCODERS = ("model", "layers", "dropout", "norm", "reduce", "residual", "activation")  # node2vec has no layers
 NORMALIZE = ("none", "row")
@@ -115,6 +116,8 @@ class TrainSpec(LoopOptions, TableOptions):
     hops: int = option(10, "N", "appnp: how often rows are propagated.", least=1, most=1000, resume="given")
     alpha: float = option(0.1, "X", "appnp, gcnii: share of a node's own rows in every hop or layer.", least=0.0,
         most=1.0, resume="given")
+    train_eps: bool = option(False, "--train-eps/--no-train-eps", "gin: learn what a node's own rows count.",
+        resume="given")
     layers: int = option(2, "N", "Number of layers.", least=1, most=1000)
     hidden: int = option(32, "N", "Width of the hidden layers.", least=1, most=10**9)
     epochs: int = option(200, "N", "Total epochs, including those before --resume.", least=1, most=10**9, resume="kept")

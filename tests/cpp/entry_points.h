@@ -136,6 +136,7 @@ int gw_partition_measure(const gw_adjacency* a, int64_t k, const int32_t* part, 
 int gw_rows_apply_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const gw_epilogue_f32* epilogue, float* y,
                       int64_t ldy, const int64_t* rows, int64_t table_rows);
 int gw_col_sum_f32(int64_t n, int64_t f, const float* x, int64_t ldx, float* out);
+int gw_dot_f32(int64_t count, const float* x, const float* y, float* out);
 int gw_dropout_f32(int64_t n, int64_t f, const float* x, int64_t ldx, double p, uint64_t seed, uint64_t stream,
                    float* y, int64_t ldy, const int64_t* rows, int64_t table_rows);
 int gw_sampler_new(const gw_adjacency* a, const float* weights, int32_t dense, void** out);

@@ -1,20 +1,26 @@
-"""Random specs on random graphs: the program's losses and scores against the library's, bit for bit.
+"""Random specs on random graphs: what programs compute against what the library does.
 
-``python tests/fuzz/programs.py --count 20``. Also run by ``tests/synth/test_programs.py`` with a few. A spec is drawn
-from all options of a program, a file from all forms that the library reads: edge lists and compressed rows, dense and
-sparse features, several masks, unlabelled nodes, nodes without edges, hubs, parallel edges and loops.
+``python tests/fuzz/programs.py --count 20 --target openmp``. Also run by ``tests/synth/test_random_programs.py`` with a
+few. A spec is drawn from all options of a program, a file from all forms that the library reads: edge lists and
+compressed rows, dense and sparse features, weights of edges, several masks, unlabelled nodes, nodes without edges,
+hubs, parallel edges and loops. Of "openmp" losses, scores and weights are the library's bit for bit, also those of a
+run that was cut in two; of "mpi", with one to four processes, and of "cuda", run block by block on the host, they agree
+to float32 rounding; of "predict" scores are the library's bit for bit. ``--sanitize`` compiles with the sanitizers of
+addresses and of undefined behaviour.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +29,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import scipy.sparse as sp
-from built_program import FLAGS, SCORES, Built
+import torch
+from built_program import FLAGS, SCORES, Built, flags_of
+from safetensors.torch import load_file, save_file
 from synth.compile_once import compiled
+from synth.served import Served
 
 import graphweft as gw
-from graphweft.run import run
+from graphweft.run import make_model, run
 from graphweft.runtime.build import find_compiler
 from graphweft.synth.spec import MODELS
 from graphweft.synthesis import ProgramSpec, write_program
+from graphweft.train.spec import ATTENTIVE
+
+HOST = Path(__file__).resolve().parents[1] / "synth" / "cuda_host"  # headers in place of CUDA's
+Save = Callable[..., None]
 
 
 def random_spec(draw: random.Random, data: str) -> ProgramSpec:
@@ -38,11 +51,11 @@ def random_spec(draw: random.Random, data: str) -> ProgramSpec:
     model = draw.choice(MODELS)
     heads = draw.choice((1, 2, 3, 8))
     reduce = draw.choice(("auto", "sum", "mean", "max"))
-    attends = model in ("gat", "gatv2", "transformer")
+    attends = model in ATTENTIVE
     more: dict[str, Any] = {"heads": heads} if attends else {"reduce": reduce}
     if model in ("appnp", "gcnii"):
         more = {"alpha": draw.choice((0.1, 0.3)), **({"hops": draw.choice((1, 4))} if model == "appnp" else {})}
-    return ProgramSpec(
+    spec = ProgramSpec(
         data=data,
         model=model,
         layers=draw.choice((1, 2, 2, 3, 4)),
@@ -60,10 +73,15 @@ def random_spec(draw: random.Random, data: str) -> ProgramSpec:
         seed=draw.randrange(1000),
         **more,
     )
+    if model == "gin":
+        return replace(spec, train_eps=draw.random() < 0.5)
+    if attends and draw.random() < 0.3:
+        return replace(spec, attention_dropout=draw.choice((0.0, 0.2)), value_dropout=0.3 if model == "gat" else 0.0)
+    return spec
 
 
-def random_file(draw: random.Random, file: Path) -> str:
-    """Writes a graph; returns its description."""
+def random_arrays(draw: random.Random) -> tuple[dict[str, Any], Save]:
+    """A graph as arrays of a file, and what writes it."""
     rng = np.random.default_rng(draw.randrange(1 << 30))
     nodes, width = draw.choice((6, 40, 300, 2000)), draw.choice((1, 7, 32, 150, 700))
     edges = draw.choice((0, 1, nodes, 8 * nodes))
@@ -93,51 +111,167 @@ def random_file(draw: random.Random, file: Path) -> str:
     part = rng.integers(0, 3, nodes)
     part[:3] = (0, 1, 2)
     arrays |= {f"{name}_mask": part == index for index, name in enumerate(("train", "val", "test"))}
-    (np.savez if draw.random() < 0.5 else np.savez_compressed)(file, **arrays)
-    return f"{nodes} nodes, {edges} edges, {width} features, {', '.join(arrays)}"
+    return arrays, np.savez if draw.random() < 0.5 else np.savez_compressed
 
 
-def built(folder: Path, objects: Path) -> Built:
+def write_arrays(draw: random.Random, arrays: dict[str, Any], save: Save, spec: ProgramSpec) -> str:
+    """Writes the file of ``spec``, perhaps with less precise features and with weights; returns its description."""
+    for name in ("x", "x_data"):
+        if name in arrays and draw.random() < 0.2:
+            arrays[name] = arrays[name].astype(np.float16)
+    edges = arrays["indices"].size if "indices" in arrays else arrays["edge_index"].shape[1]
+    if spec.model not in ATTENTIVE and draw.random() < 0.4:
+        rng = np.random.default_rng(draw.randrange(1 << 30))
+        arrays["edge_weight"] = rng.random(edges).astype(draw.choice((np.float32, np.float64)))
+    save(spec.data, **arrays)
+    width = arrays["x"].shape[1] if "x" in arrays else arrays["x_shape"][1]
+    typed = ("x", "x_data", "edge_index", "edge_weight")
+    said = (f"{name} {array.dtype}" if name in typed else name for name, array in arrays.items())
+    return f"{arrays['y'].size} nodes, {edges} edges, {width} features, {', '.join(said)}"
+
+
+def built(folder: Path, objects: Path, target: str = "openmp", flags: tuple[str, ...] = FLAGS) -> Built:
     """The program in ``folder``, compiled with warnings as errors."""
     compiler = find_compiler()
     assert compiler is not None, "expected a C++ compiler, got none"
+    is_library = target == "predict"
     sources = [path for path in sorted(folder.glob("*.cpp")) if path.name != "cpu_level.cpp"]
     sources += [path for part in ("core", "support") for path in sorted((folder / part).glob("*.cpp"))]
-    made = [str(compiled(objects, compiler.command, source, folder, FLAGS)) for source in sources]
-    subprocess.run([*compiler.command, "-fopenmp", *made, "-lz", "-o", str(folder / "train")], check=True)
-    return Built(folder, folder / "train")
+    sources += sorted((folder / "support").glob("*.cu"))
+    own = [mpi_tool("mpicxx")] if target == "mpi" else compiler.command
+    more = (*flags, f"-I{HOST}") if target == "cuda" else flags
+    made = []
+    for source in sources:
+        is_core = source.parent.name == "core"
+        command = [*(compiler.command if is_core else own), *(["-x", "c++"] if source.suffix == ".cu" else [])]
+        made.append(str(compiled(objects, command, source, folder, flags_of(source, flags if is_core else more))))
+    switches = [flag for flag in flags if flag.startswith(("-fopenmp", "-fsanitize"))]
+    if is_library:
+        switches += ["-shared", "-static-libstdc++", "-static-libgcc"]  # its memory is its own
+        switches += [f"-Wl,--version-script={folder / 'exports.map'}"]
+    out = folder / ("libmodel.so" if is_library else "train")
+    subprocess.run([*own, *switches, *made, "-lz", "-o", str(out)], check=True)
+    return Built(folder, out)
 
 
-def one_case(draw: random.Random, folder: Path, objects: Path) -> tuple[str, str]:
+def _tool(name: str) -> str | None:
+    return shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+
+
+def has_mpi() -> bool:
+    """Whether MPI is beside this Python or on the path."""
+    return None not in (_tool("mpicxx"), _tool("mpiexec"))
+
+
+def mpi_tool(name: str) -> str:
+    """A program of MPI."""
+    found = _tool(name)
+    assert found is not None, f"expected {name}, got none"
+    return found
+
+
+def _runs(program: Built, target: str, spec: ProgramSpec) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Records of runs with several numbers of threads or processes."""
+    if target != "mpi":
+        for threads in (1, 2):
+            yield f"{threads} threads", program.records("--data", spec.data, "--threads", threads)
+        return
+    for parts in sorted(program.folder.glob("parts-*")):
+        ranks = parts.name.removeprefix("parts-")
+        command = [mpi_tool("mpiexec"), "-n", ranks, str(program.train), "--data", str(parts), "--threads", "1"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        yield f"{ranks} ranks", [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _differs(name: str, a: float, b: float, exact: bool) -> bool:
+    if a == b or exact:
+        return a != b
+    return not abs(a - b) <= (0.03 if "acc" in name else 1e-4 * abs(b) + 1e-7)  # a row of few may go either way
+
+
+def _cut_in_two(program: Built, spec: ProgramSpec, folder: Path) -> str:
+    """What differs where a run is saved and taken up again; "" for nothing."""
+    whole, half, rest = (folder / f"{name}.safetensors" for name in ("whole", "half", "rest"))
+    data = ("--data", spec.data, "--threads", 2)
+    program.run(*data, "--save", whole)
+    program.run(*data, "--epochs", 2, "--save", half)
+    program.run(*data, "--load", half, "--save", rest)
+    return "" if whole.read_bytes() == rest.read_bytes() else "weights of a run that was cut in two"
+
+
+def _library(spec: ProgramSpec, folder: Path) -> list[dict[str, Any]]:
+    run(replace(spec.to_train(), out=str(folder), threads=1))
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def _trained(spec: ProgramSpec, folder: Path) -> dict[str, torch.Tensor]:
+    """Weights that the library ends with."""
+    state = torch.load(folder / "last.pt", weights_only=True)["model"]
+    return {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+
+
+def one_case(
+    draw: random.Random, folder: Path, objects: Path, target: str = "openmp", flags: tuple[str, ...] = FLAGS
+) -> tuple[str, str]:
     """(description, first difference or "")."""
-    file = folder / "data.npz"
-    graph = random_file(draw, file)
-    spec = random_spec(draw, str(file))
-    said = f"{spec!r} on {graph}"
+    arrays, save = random_arrays(draw)
+    spec = random_spec(draw, str(folder / "data.npz"))
+    if target == "mpi":  # each process draws for its own nodes
+        spec = replace(spec, dropout=0.0, attention_dropout=None, value_dropout=0.0)
+    said = f"{spec!r} on {write_arrays(draw, arrays, save, spec)}"
+    nodes = arrays["y"].size
+    how: dict[str, Any] = {"target": "openmp", "what": "predict"} if target == "predict" else {"target": target}
+    if target == "mpi":
+        how["ranks"] = tuple(ranks for ranks in (1, 2, 3, 4) if ranks < nodes / 2)
+    if target == "cuda" and draw.random() < 0.5:
+        how["deterministic"] = True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", gw.errors.DataWarning)
+        warnings.simplefilter("ignore", gw.errors.DenseFeaturesWarning)
         try:
-            run(replace(spec.to_train(), out=str(folder / "run"), threads=1))
+            wanted = _library(spec, folder / "run")
         except gw.errors.GraphWeftError as refused:
             try:
                 write_program(spec, folder / "program")
             except gw.errors.GraphWeftError as also:
                 return said, "" if str(also) == str(refused) else f"the library says {refused}; the writer {also}"
             return said, f"the library refuses: {refused}; the program is written"
-    wanted = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
-    try:
-        written = write_program(spec, folder / "program")
-    except gw.errors.ConfigError as refused:
-        return f"refused ({refused}): {said}", ""
-    program = built(written.folder, objects)
-    for threads in (1, 2):
-        found = program.records("--data", spec.data, "--threads", threads)
+        try:
+            written = write_program(spec, folder / "program", **how)
+        except gw.errors.ConfigError as refused:
+            return f"refused ({refused}): {said}", ""
+    program = built(written.folder, objects, target, flags)
+    if target == "predict":
+        return said, _predicted(program, spec, folder)
+    exact = target == "openmp" and "-fsanitize=address" not in flags
+    for name, found in _runs(program, target, spec):
         for line, other in zip(found, wanted, strict=True):
-            for name in SCORES:
-                a, b = line[name], other[name]
-                if a != b:
-                    return said, f"{threads} threads, epoch {line['epoch']}: {name} {a!r}, the library's {b!r}"
-    return said, ""
+            for score in SCORES:
+                if _differs(score, line[score], other[score], exact):
+                    told = f"{score} {line[score]!r}, the library's {other[score]!r}"
+                    return said, f"{name}, epoch {line['epoch']}: {told}"
+    if not exact:
+        return said, ""
+    cut = _cut_in_two(program, spec, folder)
+    weights, trained = load_file(folder / "whole.safetensors"), _trained(spec, folder / "run")
+    off = [name for name, tensor in trained.items() if not torch.equal(weights[name], tensor)]
+    return said, cut or (f"weights at the end: {', '.join(off)}" if off else "")
+
+
+def _predicted(program: Built, spec: ProgramSpec, folder: Path) -> str:
+    """What differs between the library's scores of all nodes and the program's; "" for nothing."""
+    ds = gw.load(spec.data)
+    model: Any = make_model(spec.to_train(), ds).eval()
+    file = folder / "weights.safetensors"
+    save_file(dict(model.state_dict()), file)
+    x = ds.x.to_dense() if isinstance(ds.x, gw.data.SparseFeatures) else ds.x
+    with torch.no_grad():
+        wanted = model(ds.graph, x).numpy()
+    served = Served(program.train)
+    context = served.context(served.model(file), served.graph(ds.graph), 2)
+    found = served.predict(context, x.numpy())
+    return "" if np.array_equal(found, wanted) else f"scores, by {np.abs(found - wanted).max()}"
 
 
 def main() -> None:
@@ -146,8 +280,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="start at this case")
+    parser.add_argument("--target", choices=("openmp", "mpi", "cuda", "predict"), default="openmp")
+    parser.add_argument("--sanitize", action="store_true", help="compile with sanitizers")
     parser.add_argument("--objects", type=Path, help="folder in which compiled sources are kept")
     options = parser.parse_args()
+    flags = (*FLAGS, "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all") if options.sanitize else FLAGS
     bad = 0
     with tempfile.TemporaryDirectory() as name:
         objects = options.objects or Path(name) / "objects"
@@ -155,7 +292,11 @@ def main() -> None:
         for number in range(options.first, options.first + options.count):
             folder = Path(name) / str(number)
             folder.mkdir()
-            said, wrong = one_case(random.Random(f"{options.seed} {number}"), folder, objects)
+            draw = random.Random(f"{options.seed} {number}")
+            try:
+                said, wrong = one_case(draw, folder, objects, options.target, flags)
+            except (AssertionError, subprocess.SubprocessError) as failure:
+                said, wrong = (folder / "program" / "model.toml").read_text(), str(failure)
             bad += bool(wrong)
             print(f"{number}: {'WRONG ' + wrong if wrong else 'same'}: {said}", flush=True)
             shutil.rmtree(folder)

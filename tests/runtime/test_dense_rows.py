@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from graphweft._errors import ShapeError
-from graphweft.runtime.dense import argmax_rows, col_sum, dropout, rows_apply
+from graphweft.runtime.dense import argmax_rows, col_sum, dot, dropout, rows_apply
 from graphweft.runtime.epilogue import Epilogue
 
 SHAPES = [(0, 3), (1, 1), (7, 5), (300, 16), (301, 47), (1000, 33), (70, 130), (5, 0)]
@@ -58,6 +58,25 @@ def test_col_sum_equals_float64(shape):
     wide = torch.randn(shape[0], shape[1] + 3)
     for x in (wide[:, : shape[1]].contiguous(), wide[:, 3:]):
         torch.testing.assert_close(col_sum(x).double(), x.double().sum(0), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (4097, 40), (3, 16384)])
+def test_dot_equals_float64(shape):
+    x, y = torch.randn(2, shape[0], shape[1] + 3)
+    for a, b in ((x[:, 3:], y[:, : shape[1]]), (x.contiguous(), y)):
+        exact, size = (a.double() * b.double()).sum(), (a.double() * b.double()).abs().sum()
+        assert abs(dot(a, b).double() - exact) <= 1e-6 * size
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found.append(dot(x, y))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*found)
+    with pytest.raises(ShapeError, match=r"^dot: expected operands of one shape, got"):
+        dot(x, torch.ones(2))
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 64), (37, 41), (129, 200)])

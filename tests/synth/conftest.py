@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
-from built_program import FLAGS, Build, Built
+from built_program import FLAGS, Build, Built, flags_of
 from synth.compile_once import compiled
 
 import graphweft as gw
@@ -47,8 +48,10 @@ def build(objects: Path) -> Build:
         ]
         found = tuple(f"-I{path}" for path in include)
         made = [
-            str(compiled(objects, command, source, folder, flags if source.parent.name == "core" else (*flags, *found)))
-            for command, source in zip(commands, sources, strict=True)
+            str(compiled(objects, command, source, folder, (*flags_of(source, flags), *own_flags)))
+            for command, source, own_flags in zip(
+                commands, sources, [() if source.parent.name == "core" else found for source in sources], strict=True
+            )
         ]
         train = folder / ("libmodel.so" if is_library else "train")
         switches = [flag for flag in flags if flag.startswith(("-fopenmp", "-fsanitize"))]
@@ -63,9 +66,15 @@ def build(objects: Path) -> Build:
 
 @pytest.fixture(scope="session")
 def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Small synthetic graphs as files: dense features deflated, sparse ones stored."""
+    """Small synthetic graphs as files: dense features deflated, sparse ones stored, and weighted edges with loops."""
     folder = tmp_path_factory.mktemp("graphs")
+    dense = gw.synthetic("default", scale=0.03, seed=1).save(folder / "dense.npz")
+    arrays, rng = dict(np.load(dense)), np.random.default_rng(4)
+    arrays["edge_index"] = np.concatenate([arrays["edge_index"], *([np.arange(40)] * 2,) * 2], axis=1)
+    arrays["edge_weight"] = rng.random(arrays["edge_index"].shape[1]).astype(np.float32)
+    np.savez(folder / "weighted.npz", **arrays)
     return {
-        "dense": gw.synthetic("default", scale=0.03, seed=1).save(folder / "dense.npz"),
+        "dense": dense,
+        "weighted": folder / "weighted.npz",
         "sparse": gw.synthetic("cora", scale=0.06, seed=2).save(folder / "sparse.npz", compress=False),
     }

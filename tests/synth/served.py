@@ -22,7 +22,7 @@ _FUNCTIONS = {
 
 
 class Served:
-    """The functions of a library; failures are RuntimeErrors with its line."""
+    """The functions of a library; failures are RuntimeErrors with status and line."""
 
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
@@ -39,8 +39,8 @@ class Served:
 
     def _call(self, name: str, *arguments: Any) -> None:
         error = ctypes.create_string_buffer(256)
-        if getattr(self._library, f"graphweft_{name}")(*arguments, error) != 0:
-            raise RuntimeError(error.value.decode())
+        if status := getattr(self._library, f"graphweft_{name}")(*arguments, error):
+            raise RuntimeError(f"status {status}: {error.value.decode()}")
 
     def _made(self, name: str, *arguments: Any) -> _P:
         out = _P()

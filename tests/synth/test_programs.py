@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from built_program import OPTIMISATION, SCORES, WARNINGS, Build, Built
-from fuzz.programs import one_case
+from fuzz.programs import has_mpi, one_case
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
@@ -59,11 +59,13 @@ LATER: list[dict[str, Any]] = [
     {"model": "gcnii", "layers": 4, "x": "sparse", "dropout": 0.3},
     {"model": "transformer", "layers": 3, "dropout": 0.3},
     {"layers": 1, "x": "sparse", "dropout": 0.5},
+    {"model": "gin", "train_eps": True, "layers": 3, "dropout": 0.2},
+    {"model": "gin", "train_eps": True, "reduce": "max", "x": "sparse"},
 ]
 ATTENTION: list[dict[str, Any]] = [
     {"layers": 3, "hidden": 16, "heads": 4},
     {"hidden": 24, "heads": 3, "dropout": 0.4, "weight_decay": 5e-4},
-    {"x": "sparse", "hidden": 8, "heads": 1, "dropout": 0.2},
+    {"x": "sparse", "hidden": 8, "heads": 1, "dropout": 0.2, "attention_dropout": 0.4, "value_dropout": 0.3},
 ]
 
 
@@ -159,7 +161,7 @@ def test_attention_over_few_features(case: dict[str, Any], build: Build, tmp_pat
     np.savez(
         file,
         edge_index=rng.integers(0, 300, (2, 3000)),
-        x=rng.random((300, 3)).astype(np.float32),
+        x=(rng.standard_normal((300, 3)) * 2.0 ** rng.integers(-24, 3, (300, 1))).astype(np.float16),  # some subnormal
         y=rng.integers(0, 4, 300),
         **{f"{name}_mask": part == index for index, name in enumerate(("train", "val", "test"))},
     )
@@ -212,9 +214,8 @@ def test_weights_of_edges(case: dict[str, Any], build: Build, graphs: Graphs, tm
     built = _same_as_library(spec, build, tmp_path)
     np.savez(tmp_path / "bare.npz", **arrays, edge_index=np.stack([src, dst]))
     assert "edge_weight: expected weights" in built.run("--data", tmp_path / "bare.npz", status=2).stderr
-    for more in ({"target": "mpi"}, {"target": "cuda"}, {"what": "predict"}):
-        with pytest.raises(ConfigError, match=r"^data: expected no weights of edges.*got some in weighted"):
-            write_program(spec, tmp_path / "other", **more)
+    with pytest.raises(ConfigError, match=r"^data: expected no weights of edges.*got some in weighted"):
+        write_program(spec, tmp_path / "other", what="predict")
     assert not (tmp_path / "other").exists()
 
 
@@ -226,10 +227,15 @@ def test_other_activations(case: dict[str, Any], build: Build, graphs: Graphs, t
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::graphweft.errors.DenseFeaturesWarning")
-@pytest.mark.parametrize("number", [0, 3, 9, 11])
-def test_random_specs_on_random_graphs(number: int, objects: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("target", "number"),
+    [("openmp", 0), ("openmp", 3), ("openmp", 9), ("openmp", 11), ("mpi", 1), ("predict", 3)],
+)
+def test_random_specs_on_random_graphs(target: str, number: int, objects: Path, tmp_path: Path) -> None:
     """A few; ``tests/fuzz/programs.py`` runs as many as are asked for."""
-    said, wrong = one_case(random.Random(f"0 {number}"), tmp_path, objects)
+    if target == "mpi" and not has_mpi():
+        pytest.skip("no MPI: no mpicxx and mpiexec in the environment or on the path")
+    said, wrong = one_case(random.Random(f"0 {number}"), tmp_path, objects, target)
     assert not wrong, f"{wrong}: {said}"
     assert not said.startswith("refused")
 
@@ -285,6 +291,36 @@ def test_weights_go_in_and_training_goes_on(gcn: Built, graphs: Graphs, tmp_path
 
 
 @pytest.mark.slow
+def test_runs_go_on_in_either(gcn: Built, graphs: Graphs, tmp_path: Path) -> None:
+    """From the program to the library and back, with the state of the optimiser: files of the same bytes."""
+    data, spec = ("--data", graphs["dense"]), ProgramSpec(data=str(graphs["dense"]), hidden=8)
+    whole, half, end = (tmp_path / f"{name}.safetensors" for name in ("whole", "half", "end"))
+    losses = [line["loss"] for line in gcn.records(*data, "--save", whole)]
+    gcn.run(*data, "--epochs", 2, "--save", half)
+    ds = gw.load(str(graphs["dense"]))
+    trainer = gw.Trainer(make_model(spec.to_train(), ds), ds)
+    gw.synthesis.load_weights(trainer, half)
+    assert trainer.epoch == 2
+    assert trainer.fit(2)["loss"][2:] == losses[2:4]
+    gw.synthesis.save_weights(trainer, half)
+    assert [line["loss"] for line in gcn.records(*data, "--load", half, "--save", end)] == losses[4:]
+    assert end.read_bytes() == whole.read_bytes()
+    trainer.fit(2)
+    gw.synthesis.save_weights(trainer, end)
+    assert end.read_bytes() == whole.read_bytes()
+    wider = gw.Trainer(make_model(replace(spec.to_train(), hidden=9), ds), ds)
+    content = bytearray(whole.read_bytes())
+    content[9] = 0
+    half.write_bytes(content)
+    for other, file, said in (
+        (wider, whole, r"expected layers.0.weight of shape \(64, 9\), got shape \(64, 8\)$"),
+        (trainer, half, "expected a safetensors file of float32 tensors, got"),
+    ):
+        with pytest.raises(gw.errors.CheckpointError, match=said):
+            gw.synthesis.load_weights(other, file)
+
+
+@pytest.mark.slow
 def test_the_librarys_weights_go_in(gcn: Built, graphs: Graphs, tmp_path: Path) -> None:
     ds, spec = gw.load(str(graphs["dense"])), ProgramSpec(data=str(graphs["dense"]), epochs=6, hidden=8)
     model = make_model(replace(spec.to_train(), seed=5), ds)
@@ -313,7 +349,12 @@ def test_no_memory_is_asked_for_after_the_first_epoch(
     the one counts in which most was taken.
     """
     counter = Path(__file__).with_name("count_malloc.cpp")
-    for index, case in enumerate(({"dropout": 0.5}, {"model": "sage", "reduce": "max", "layers": 3})):
+    cases: tuple[dict[str, Any], ...] = (
+        {"dropout": 0.5},
+        {"model": "sage", "reduce": "max", "layers": 3},
+        {"model": "gatv2", "dropout": 0.2},
+    )
+    for index, case in enumerate(cases):
         spec = ProgramSpec(**{"data": str(graphs["sparse" if index == 0 else "dense"]), "hidden": 64, **case})
         built: Built = build(write_program(spec, tmp_path / str(index)).folder, counter)
         counts = []
@@ -322,6 +363,13 @@ def test_no_memory_is_asked_for_after_the_first_epoch(
             said = [built.run(*arguments, "--json").stderr for _ in range(3)]
             counts.append(max(int(text.removeprefix("blocks ")) for text in said))
         assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.slow
+def test_memory_is_that_of_the_program_alone(gcn: Built, graphs: Graphs) -> None:
+    """Not that of the process that started it, which is larger."""
+    own = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+    assert 1 < gcn.summary("--data", graphs["dense"], "--threads", 1)["peak_rss_mb"] < own / 2
 
 
 @pytest.mark.slow

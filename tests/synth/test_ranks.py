@@ -59,6 +59,8 @@ CASES: list[dict[str, Any]] = [
     {"model": "gatv2", "heads": 4},
     {"model": "transformer", "layers": 3},
     {"model": "gcnii", "layers": 3},
+    {"x": "weighted", "model": "gcn", "layers": 3},
+    {"x": "weighted", "model": "gin", "train_eps": True, "dropout": 0.0},
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from built_program import FLAGS, Build
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from synth.served import Served
 
 import graphweft as gw
@@ -127,15 +128,16 @@ def test_threads_share_a_model_and_a_graph(libraries: Libraries) -> None:
     failures: list[str] = []
 
     def work(number: int) -> None:
-        context = served.context(handle, over, 1 + number % 2)
+        context = served.context(handle, over, 1 + number % 2) if number < 3 else first  # two share one
         for _ in range(20):
             if not np.array_equal(served.predict(context, x), whole):
                 failures.append(f"whole {number}")
             if not np.array_equal(served.sampled(context, x, [5, 600], [4, 4], 1), some):
                 failures.append(f"sampled {number}")
-        served.free("context", context)
+        if number < 3:
+            served.free("context", context)
 
-    team = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    team = [threading.Thread(target=work, args=(number,)) for number in range(5)]
     for thread in team:
         thread.start()
     for thread in team:
@@ -195,12 +197,18 @@ def test_later_calls_ask_for_no_memory(libraries: Libraries, tmp_path: Path) -> 
 def test_what_is_wrong_is_said(libraries: Libraries, tmp_path: Path) -> None:
     served, _, weights = libraries(model="gcn", layers=3, hidden=16)
     (tmp_path / "text").write_text("no weights")
+    tensors = load_file(weights)
+    save_file({**tensors, "layers.0.weight": torch.zeros(3, 3)}, tmp_path / "wider")
+    save_file({name: t for name, t in tensors.items() if name != "layers.0.bias"}, tmp_path / "fewer")
     handle, graph = served.model(weights), served.graph(_random_graph(9, 20, 0))
     x = np.zeros((9, served.num_features), np.float32)
     bad = np.array([0, 2, 1], np.int64)
     for call, said in (
-        (lambda: served.model(tmp_path / "text"), "expected a safetensors file"),
-        (lambda: served.rows(bad, np.zeros(2, np.int32)), "expected indptr that ascends"),
+        (lambda: served.model(tmp_path / "text"), r"^status 2: .*expected a safetensors file"),
+        (lambda: served.model(tmp_path / "no"), r"^status 2: .*expected a safetensors file"),
+        (lambda: served.model(tmp_path / "wider"), r"^status 3: layers.0.weight: expected F32 of shape"),
+        (lambda: served.model(tmp_path / "fewer"), r"^status 3: .*expected a tensor layers.0.bias, got none"),
+        (lambda: served.rows(bad, np.zeros(2, np.int32)), r"^status 1: .*expected indptr that ascends"),
         (lambda: served.rows(np.array([0, 1]), np.array([5], np.int32)), "expected indices of nodes"),
         (lambda: served.context(handle, graph, 0), "expected threads from 1"),
         (lambda: served.sampled(served.context(handle, graph), x, [99], [2], 0), "99"),
@@ -231,3 +239,15 @@ def test_the_example_runs(libraries: Libraries, objects: Path) -> None:
     assert len(lines) == 9 and lines[8].startswith("sampled: ")
     assert all(len(line.split()) == served.num_classes for line in lines[:8])
     assert len((folder / "example.c").read_text().splitlines()) <= 40
+    for command in (["gcc", "-std=c99", "-pedantic"], ["g++", "-x", "c++"], ["clang", "-std=c99", "-pedantic"]):
+        if shutil.which(command[0]) is not None:
+            strict = [
+                *command,
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-fsyntax-only",
+                f"-I{folder}",
+                str(folder / "example.c"),
+            ]
+            subprocess.run(strict, check=True)

@@ -50,6 +50,7 @@ def test_a_value_out_of_range_is_named_with_what_was_expected(name: str, value: 
     ("given", "line"),
     [
         ({"heads": 3}, "heads=3 cannot be combined with model gcn; it is for gat, gatv2, cgat, transformer, hgt"),
+        ({"train_eps": True}, "train_eps=True cannot be combined with model gcn; it is for gin"),
         ({"model": "hgt", "out_heads": 2}, "out_heads=2 cannot be combined with model hgt; it is for gat, gatv2, cgat"),
         ({"model": "sage", "attention_dropout": 0.0}, "attention_dropout=0.0 cannot be combined with model sage"),
         ({"model": "gatv2", "value_dropout": 0.5}, "value_dropout=0.5 cannot be combined with model gatv2"),
@@ -78,7 +79,7 @@ def test_options_are_taken_by_the_models_that_have_them() -> None:
 def test_every_option_is_checked() -> None:
     unchecked = {field.name for field in fields(TrainSpec)} - {name for name, _ in BAD}
     tables = {field.name for field in fields(TableOptions)}  # see test_table_options.py
-    assert unchecked - tables == {"residual", "resume", "progress", "memory"}
+    assert unchecked - tables == {"residual", "train_eps", "resume", "progress", "memory"}
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,27 @@ inline void sum_columns(int64_t n, int64_t f, const float* x, int64_t ldx, float
   sums.finish(out);
 }
 
+// <x, y> over so many elements: chunks of fixed size in float, their sums in order in double.
+inline float dot_elements(int64_t count, const float* x, const float* y) {
+  constexpr int64_t grain = 16384, wide = 4 * vf::lanes;
+  std::vector<double> sums(size_t((count + grain - 1) / grain));
+  parallel_chunks(int64_t(sums.size()), [&](int64_t chunk) {
+    const float *a = x + chunk * grain, *b = y + chunk * grain;
+    const int64_t size = std::min(grain, count - chunk * grain);
+    vf::vec total[4] = {};
+    int64_t j = 0;
+    for (; j + wide <= size; j += wide)
+      for (int v = 0; v < 4; ++v) total[v] += vf::load(a + j + v * vf::lanes) * vf::load(b + j + v * vf::lanes);
+    for (; j + vf::lanes <= size; j += vf::lanes) total[0] += vf::load(a + j) * vf::load(b + j);
+    if (j < size) total[0] += vf::load_part(a + j, int(size - j)) * vf::load_part(b + j, int(size - j));
+    const vf::vec all = (total[0] + total[1]) + (total[2] + total[3]);
+    for (int lane = 0; lane < vf::lanes; ++lane) sums[size_t(chunk)] += double(all[lane]);
+  });
+  double sum = 0.0;
+  for (const double one : sums) sum += one;
+  return float(sum);
+}
+
 template <int V, bool Full>
 inline void apply_row_tile(const gw_epilogue_f32& stages, int64_t row, int64_t col, int tail, const float* x, float* y,
                            float* col_sum) {

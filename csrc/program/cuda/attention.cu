@@ -1,7 +1,7 @@
 // Additive attention on the device. Nothing of edge size is kept and nothing is added atomically: softmax weights are
 // computed again wherever they are read.
 #include "attention.h"
-#include "device.h"
+#include "attention_draws.h"
 
 namespace program {
 
@@ -10,24 +10,19 @@ namespace {
 // What every kernel reads.
 struct Scores {
   int64_t heads, channels, step;  // step: from head to head in a row of values, 0 where heads share them
-  float slope, kept;
-  uint32_t threshold;  // of a 16-bit draw; 0: nothing is dropped
-  uint64_t seed, stream;
+  float slope;
+  Dropping drop;
   const float *src, *dst;
   float *top, *inverse;  // of each destination and head
 };
 
 Scores scores_of(const Heads& heads, const Matrix& src, const Matrix& dst, float* stats) {
-  const auto threshold = uint32_t(std::lround(heads.drop * 65536.0));
   float* inverse = stats ? stats + dst.rows * heads.count : nullptr;
   return {heads.count,
           heads.channels,
           heads.shared ? 0 : heads.channels,
           float(heads.by),
-          float(1.0 / (1.0 - heads.drop)),
-          threshold,
-          heads.seed,
-          heads.stream,
+          dropping_of(heads),
           src.at,
           dst.at,
           stats,
@@ -38,15 +33,6 @@ __device__ inline float sum_of(const Scores& s, int64_t j, int64_t i, int64_t h)
   return s.src[j * s.heads + h] + s.dst[i * s.heads + h];
 }
 __device__ inline float leaky(const Scores& s, float z) { return z > 0.0f ? z : z * s.slope; }
-
-// 0 where the edge's softmax is dropped, else what it is multiplied by; `p` is the edge's place.
-__device__ inline float keep(const Scores& s, const Rows& a, int64_t p, int64_t h) {
-  if (s.threshold == 0) return 1.0f;
-  const uint64_t edge = a.edge_ids ? uint64_t(a.edge_ids[p]) : uint64_t(p);
-  const Draws found = philox(s.seed, s.stream, edge * (uint64_t(s.heads + 7) / 8) + uint64_t(h) / 8);
-  const uint32_t drawn = found.word[h % 8 / 2] >> (h % 2 * 16) & 0xFFFFu;
-  return drawn >= s.threshold ? s.kept : 0.0f;
-}
 
 __device__ inline float softmax(const Scores& s, float z, int64_t i, int64_t h) {
   return expf(leaky(s, z) - s.top[i * s.heads + h]) * s.inverse[i * s.heads + h];
@@ -76,7 +62,7 @@ __global__ void attend(Rows a, Scores s, const float* x, float* y) {
     float total = 0.0f;
     for (int64_t p = begin; p < end; ++p) {
       const int64_t j = a.indices[p];
-      total += softmax(s, sum_of(s, j, i, h), i, h) * keep(s, a, p, h) * x[j * value_width + from];
+      total += softmax(s, sum_of(s, j, i, h), i, h) * keep(s.drop, number_of(a, p), h) * x[j * value_width + from];
     }
     y[i * width + col] = total;
   }
@@ -95,7 +81,7 @@ __device__ inline float product(const Scores& s, const float* x, const float* dy
 __device__ inline float slope_of(const Scores& s, const Rows& a, int64_t p, int64_t j, int64_t i, int64_t h,
                                  const float* x, const float* dy, float mean) {
   const float z = sum_of(s, j, i, h);
-  const float slope = softmax(s, z, i, h) * (keep(s, a, p, h) * product(s, x, dy, j, i, h) - mean);
+  const float slope = softmax(s, z, i, h) * (keep(s.drop, number_of(a, p), h) * product(s, x, dy, j, i, h) - mean);
   return z > 0.0f ? slope : slope * s.slope;
 }
 
@@ -135,7 +121,7 @@ __global__ void values(Rows a, Scores s, const float* dy, float* dx) {
     for (int64_t p = a.indptr[j]; p < a.indptr[j + 1]; ++p) {
       const int64_t i = a.indices[p];
       for (int64_t h = first; h < last; ++h)
-        total += softmax(s, sum_of(s, j, i, h), i, h) * keep(s, a, p, h) *
+        total += softmax(s, sum_of(s, j, i, h), i, h) * keep(s.drop, number_of(a, p), h) *
                  dy[(i * s.heads + h) * s.channels + col % s.channels];
     }
     dx[j * width + col] = total;

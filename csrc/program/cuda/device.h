@@ -40,6 +40,9 @@ inline Rows rows_of(const gw_adjacency& a) {
   return {a.indptr, static_cast<const int32_t*>(a.indices), static_cast<const int32_t*>(a.edge_ids)};
 }
 
+// The number of the edge at place p.
+__device__ inline int64_t number_of(const Rows& a, int64_t p) { return a.edge_ids ? int64_t(a.edge_ids[p]) : p; }
+
 // One block of random numbers: Philox 4x32-10 (Salmon et al., SC 2011).
 struct Draws {
   uint32_t word[4];

@@ -37,8 +37,10 @@ __device__ inline float staged(float t, int64_t row, int64_t col, int64_t cols, 
 }
 
 // A block for each row: its threads stride over the columns, each with its sum in a register and one store.
-__global__ void sum_rows(Rows a, const float* values, const float* factors, float self, const float* x, int64_t cols,
-                         Epilogue::Stages s, float* y) {
+__global__ void sum_rows(Rows a, const float* values, Reading r, const float* x, int64_t cols, Epilogue::Stages s,
+                         float* y) {
+  const float self = float(r.own ? r.coefficient * double(*r.own) : r.coefficient);
+  const float* factors = r.factors;
   const int64_t row = blockIdx.x, begin = a.indptr[row], end = a.indptr[row + 1];
   for (int64_t col = threadIdx.x; col < cols; col += blockDim.x) {
     float total = 0.0f;
@@ -46,7 +48,7 @@ __global__ void sum_rows(Rows a, const float* values, const float* factors, floa
       const int64_t j = a.indices[p];
       float one = x[j * cols + col];
       if (factors) one *= factors[j];
-      if (values) one *= values[p];
+      if (values) one *= values[number_of(a, p)];
       total += one;
     }
     if (self != 0.0f) total += self * x[row * cols + col] * (factors ? factors[row] : 1.0f);
@@ -180,6 +182,22 @@ __global__ void score(const float* logits, int64_t rows, int64_t cols, const int
     gradient[row * cols + k] = (expf(x[k] - top) / total - (k == label ? 1.0f : 0.0f)) * scale;
 }
 
+// A thread for each row.
+__global__ void add_weights(Rows a, int64_t rows, const float* weights, float* y) {
+  const int64_t row = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (row >= rows) return;
+  float total = 0.0f;
+  for (int64_t p = a.indptr[row]; p < a.indptr[row + 1]; ++p) total += weights[number_of(a, p)];
+  y[row] = total;
+}
+__global__ void multiply_rows(const float* x, const float* y, int64_t rows, int64_t cols, float* out) {
+  const int64_t row = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (row >= rows) return;
+  float total = 0.0f;
+  for (int64_t col = 0; col < cols; ++col) total += x[row * cols + col] * y[row * cols + col];
+  out[row] = total;
+}
+
 __global__ void count_step(float* step) { *step += 1.0f; }
 
 __global__ void adam(gw_adam_tensor_f32 t) {
@@ -229,11 +247,10 @@ Epilogue::Stages first_of(const Epilogue& then) {
   return s;
 }
 
-void over_edges(const gw_adjacency& a, const float* values, const float* factors, double self, const Matrix& x,
-                const Matrix& y, const Epilogue& then) {
+void over_edges(const gw_adjacency& a, const float* values, const Reading& reading, const Matrix& x, const Matrix& y,
+                const Epilogue& then) {
   if (a.num_rows > 0)
-    LAUNCH(sum_rows, a.num_rows, threads_for(x.cols), rows_of(a), values, factors, float(self), x.at, x.cols,
-           first_of(then), y.at);
+    LAUNCH(sum_rows, a.num_rows, threads_for(x.cols), rows_of(a), values, reading, x.at, x.cols, first_of(then), y.at);
   if (then.sums) staged_sums(y, then);
 }
 
@@ -256,12 +273,14 @@ float* scratch(int64_t count) {
 }
 
 void spmm(const gw_adjacency& edges, const Matrix& x, const Matrix& y, const Epilogue& then, const Reading& reading) {
-  over_edges(edges, nullptr, reading.factors, reading.coefficient, x, y, then);
+  over_edges(edges, reading.by_edge, reading, x, y, then);
 }
 
 void sparse_matmul(const gw_adjacency& structure, const float* values, const Matrix& w, const Matrix& y,
                    const Epilogue& then) {
-  over_edges(structure, values, nullptr, 0.0, w, y, then);
+  gw_adjacency entries = structure;
+  entries.edge_ids = nullptr;  // values lie by place
+  over_edges(entries, values, Reading(), w, y, then);
 }
 
 void implicit_transpose(const gw_adjacency& rows, const float* values, const Matrix& g, const Matrix& dw) {
@@ -312,6 +331,16 @@ void col_sum(const Matrix& x, float* sums) {
   float* partial = room<float>(std::max(chunks * x.cols, x.rows));
   if (chunks > 0) LAUNCH(sum_chunks, chunks, threads_for(x.cols), x.at, x.rows, x.cols, chunk, partial);
   LAUNCH(add_chunks, 1, threads_for(x.cols), partial, chunks, x.cols, sums);
+}
+
+void dot(const Matrix& x, const Matrix& y, float* out) {
+  float* of_rows = scratch(x.rows);
+  LAUNCH(multiply_rows, blocks_for(x.rows), wide, x.at, y.at, x.rows, x.cols, of_rows);
+  col_sum({of_rows, x.rows, 1}, out);
+}
+
+void sum_weights(const gw_adjacency& edges, const float* weights, float* y) {
+  LAUNCH(add_weights, blocks_for(edges.num_rows), wide, rows_of(edges), edges.num_rows, weights, y);
 }
 
 void dropout(const Matrix& x, double p, uint64_t seed, uint64_t stream, const Matrix& y) {

@@ -56,12 +56,16 @@ class Epilogue {
 // How a sum over edges reads its operand.
 struct Reading {
   double coefficient = 0;
+  const float* own = nullptr;
   const float* factors = nullptr;
+  const float* by_edge = nullptr;
 
-  // The row itself counts so many times.
-  Reading& self(double times) { return coefficient = times, *this; }
+  // The row itself counts so many times; with `by`, a number that is read at each call, so many times that.
+  Reading& self(double times, const float* by = nullptr) { return coefficient = times, own = by, *this; }
   // A factor for each row that is read.
   Reading& src_scale(const float* by) { return factors = by, *this; }
+  // A factor for each edge, by its number.
+  Reading& weights(const float* by) { return by_edge = by, *this; }
 };
 
 // y = epilogue(sum over in-edges of x).
@@ -95,6 +99,10 @@ void contract(const Matrix& x, const Matrix& g, const Matrix& dw, float* col_sum
 // y = epilogue(x).
 void rows(const Matrix& x, const Matrix& y, const Epilogue& then);
 void col_sum(const Matrix& x, float* sums);
+// out = the sum of all products of elements.
+void dot(const Matrix& x, const Matrix& y, float* out);
+// y[i] = sum of the weights of the edges into i.
+void sum_weights(const gw_adjacency& edges, const float* weights, float* y);
 
 // y = x where an element is kept, times 1 / (1 - p); a pure function of seed, stream and position.
 void dropout(const Matrix& x, double p, uint64_t seed, uint64_t stream, const Matrix& y);

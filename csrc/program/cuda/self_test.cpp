@@ -31,6 +31,27 @@ void test_edges() {
   sparse_matmul(edges, values.numbers.data(), x.matrix(), y.matrix());
   compare("sparse_matmul", y, [&](int64_t r, int64_t c) { return sum(r, c, values.numbers.data()); });
 
+  const auto* numbers = static_cast<const int32_t*>(edges.edge_ids);
+  Table eps(1, 1), totals(nodes, 1, false), product(1, 1, false);
+  const auto weighted = [&](int64_t row, int64_t col) {
+    double total = 0.0;
+    for (int64_t p = edges.indptr[row]; p < edges.indptr[row + 1]; ++p)
+      total += values.at(0, numbers[p]) * (col < 0 ? 1.0 : x.at(ids[p], col));
+    return total;
+  };
+  spmm(edges, x.matrix(), y.matrix(), Epilogue(),
+       Reading().self(1.0, eps.numbers.data()).weights(values.numbers.data()));
+  compare("spmm with weights", y, [&](int64_t r, int64_t c) { return weighted(r, c) + eps.at(0, 0) * x.at(r, c); });
+  sum_weights(edges, values.numbers.data(), totals.numbers.data());
+  compare("sum_weights", totals, [&](int64_t r, int64_t) { return weighted(r, -1); });
+  dot(x.matrix(), y.matrix(), product.numbers.data());
+  compare("dot", product, [&](int64_t, int64_t) {
+    double total = 0.0;
+    for (int64_t r = 0; r < nodes; ++r)
+      for (int64_t c = 0; c < width; ++c) total += x.at(r, c) * y.at(r, c);
+    return total;
+  });
+
   Table scattered(nodes, width, false);
   implicit_transpose(edges, values.numbers.data(), x.matrix(), scattered.matrix());
   std::vector<double> exact(size_t(nodes * width), 0.0);

@@ -7,6 +7,10 @@
 #include "arrays.h"
 #include "team.h"
 
+extern "C" {
+GW_API int gw_require_finite(int32_t wide_values, int64_t n, const void* values);
+}
+
 namespace program {
 
 namespace {
@@ -21,6 +25,11 @@ Form read_side(const Npz& file, const std::string& name, int64_t own) {
   made->indices = read_ids(file, name + "_indices", made->num_cols);
   made->edge_ids = read_ids(file, name + "_edge_ids", INT32_MAX);
   require_size("edges of a part", made->num_edges(), int64_t(made->edge_ids.size()));
+  if (const std::string weights = name + "_edge_weight"; file.has(weights)) {
+    require_size("weights of a part", made->num_edges(), file.array(weights).count());
+    made->weights = file.read<float>(weights);
+    check(gw_require_finite(0, made->num_edges(), made->weights.data()));
+  }
   if (made->indptr.front() != 0 || made->indptr.back() != made->num_edges())
     throw std::runtime_error(name + "_indptr: expected ends of rows within the edges");
   return made;
@@ -71,5 +80,7 @@ Dataset::Dataset(const std::string& path, const Expected& expected)
   split = {read_split(file_, "train_mask", labels), read_split(file_, "val_mask", labels),
            read_split(file_, "test_mask", labels)};
 }
+
+void Dataset::read_loop_weights(float* out) const { graph.loop_weights(out); }
 
 }  // namespace program

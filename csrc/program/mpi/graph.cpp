@@ -11,9 +11,8 @@
 namespace program {
 
 gw_adjacency Compressed::native() const {
-  return {
-      num_rows(), num_cols, num_edges(), indptr.data(), indices.data(), edge_ids.empty() ? nullptr : edge_ids.data(),
-      0};
+  const bool numbered = !edge_ids.empty() && weights.empty();  // weights are by place
+  return {num_rows(), num_cols, num_edges(), indptr.data(), indices.data(), numbered ? edge_ids.data() : nullptr, 0};
 }
 
 bool columns_ascend(const Compressed& a) {
@@ -124,6 +123,9 @@ Form cut(const Compressed& all, int64_t first, int64_t last, bool looped) {
     if (!looped && !all.edge_ids.empty())
       made->edge_ids.insert(made->edge_ids.end(), all.edge_ids.begin() + all.indptr[size_t(row)],
                             all.edge_ids.begin() + all.indptr[size_t(row) + 1]);
+    if (!looped && !all.weights.empty())
+      made->weights.insert(made->weights.end(), all.weights.begin() + all.indptr[size_t(row)],
+                           all.weights.begin() + all.indptr[size_t(row) + 1]);
     if (looped) made->indices.push_back(int32_t(row));
     made->indptr.push_back(made->num_edges());
   }
@@ -174,8 +176,8 @@ Graph Graph::reverse() const { return Graph(sides_, !turned_); }
 
 namespace {
 
-// The edges between different nodes, and where `loops` names the own nodes, one from each to itself behind the others;
-// its number is `first` and the node's.
+// The edges between different nodes with their weights, or where `loops` names the own nodes without, and one from each
+// to itself behind the others; its number is `first` and the node's.
 Form with_loops(const Compressed& all, const std::vector<int64_t>* loops, int64_t first) {
   auto made = std::make_shared<Compressed>();
   made->num_cols = all.num_cols;
@@ -185,6 +187,7 @@ Form with_loops(const Compressed& all, const std::vector<int64_t>* loops, int64_
       if (all.indices[size_t(p)] != row) {
         made->indices.push_back(all.indices[size_t(p)]);
         made->edge_ids.push_back(all.edge_ids[size_t(p)]);
+        if (!loops && !all.weights.empty()) made->weights.push_back(all.weights[size_t(p)]);
       }
     if (loops) {
       made->indices.push_back(int32_t(row));
@@ -214,15 +217,44 @@ void Graph::in_degrees(float* out) const {
   for (size_t row = 0; row + 1 < rows.indptr.size(); ++row) out[row] = float(rows.indptr[row + 1] - rows.indptr[row]);
 }
 
-Edges Graph::in_edges() const { return Edges(sides_->by[turned_], sides_->interior, sides_->halo[turned_]); }
+Edges Graph::in_edges() const {
+  if (sides_->by[turned_]->weights.empty()) return weighted_in_edges();
+  auto bare = std::make_shared<Compressed>(*sides_->by[turned_]);
+  bare->weights.clear();
+  return Edges(std::move(bare), sides_->interior, sides_->halo[turned_]);
+}
+
+Edges Graph::weighted_in_edges() const { return Edges(sides_->by[turned_], sides_->interior, sides_->halo[turned_]); }
+
+void Graph::loop_weights(float* out) const {
+  const Compressed& rows = *sides_->by[0];
+  std::fill_n(out, rows.num_rows(), 1.0f);
+  for (int64_t row = 0; row < rows.num_rows(); ++row)
+    for (int64_t p = rows.indptr[size_t(row)]; p < rows.indptr[size_t(row) + 1]; ++p)
+      if (rows.indices[size_t(p)] == row) out[row] = rows.weights.at(size_t(p));
+}
 
 Back Graph::out_edges() const { return Back(sides_->by[turned_], sides_->halo[turned_]); }
 
+namespace {
+
+// A sum whose rows lie elsewhere than the first rows of x: its own share goes ahead.
+void sum_of_outer(const gw_adjacency& edges, const Matrix& x, int64_t first, const Matrix& y, const Epilogue& then,
+                  const Reading& own, const Reading& each) {
+  const auto times = float(own.own ? own.coefficient * double(*own.own) : own.coefficient);
+  const Matrix rest{y.at + first * y.cols, edges.num_rows, y.cols};
+  scale({x.at + first * x.cols, rest.rows, x.cols}, &times, rest);
+  if (own.factors) rows(rest, rest, Epilogue().row_scale(own.factors + first));
+  spmm(edges, x, rest, Epilogue().addend(rest), each);
+  if (then.stages()) rows(rest, rest, then.from(first));
+}
+
+}  // namespace
+
 void spmm(const Edges& edges, const Matrix& x, const Matrix& y, const Epilogue& then, const Reading& reading) {
   static const Trace trace;
-  if (reading.coefficient != 0 && reading.coefficient != 1)
-    throw std::runtime_error("spmm: expected a row to count once or not at all");
-  const bool looped = reading.coefficient != 0;
+  const bool has_own = reading.coefficient != 0;
+  const bool looped = reading.coefficient == 1 && !reading.own && edges.all->weights.empty();
   const Compressed &inner = looped ? *edges.inner_looped : *edges.inner,
                    &outer = looped ? *edges.outer_looped : *edges.outer;
   const double begun = Trace::now();
@@ -232,16 +264,30 @@ void spmm(const Edges& edges, const Matrix& x, const Matrix& y, const Epilogue& 
   if (then.sums() && inner.num_rows() == 0) std::fill_n(then.sums(), y.cols, 0.0f);
   Reading each;
   each.factors = reading.factors;
-  spmm(inner.native(), x, {y.at, inner.num_rows(), y.cols}, then, each);
+  each.by_edge = inner.weights.empty() ? nullptr : inner.weights.data();
+  Reading of_inner = each;
+  if (has_own && !looped) of_inner.self(reading.coefficient, reading.own);
+  spmm(inner.native(), x, {y.at, inner.num_rows(), y.cols}, then, of_inner);
   const double from = Trace::now();
   edges.halo->wait();
   trace.add("ghosts", begun, from, Trace::now());
   if (outer.num_rows() == 0) return;
   std::vector<float> first(size_t(then.sums() ? y.cols : 0));
   if (then.sums()) std::copy_n(then.sums(), y.cols, first.data());
-  spmm(outer.native(), x, {y.at + inner.num_rows() * y.cols, outer.num_rows(), y.cols}, then.from(inner.num_rows()),
-       each);
+  each.by_edge = outer.weights.empty() ? nullptr : outer.weights.data();
+  if (has_own && !looped)
+    sum_of_outer(outer.native(), x, inner.num_rows(), y, then, reading, each);
+  else
+    spmm(outer.native(), x, {y.at + inner.num_rows() * y.cols, outer.num_rows(), y.cols}, then.from(inner.num_rows()),
+         each);
   for (size_t k = 0; k < first.size(); ++k) then.sums()[k] += first[k];
+}
+
+void sum_weights(const Edges& edges, float* y) {
+  const Compressed& all = *edges.all;
+  for (int64_t row = 0; row < all.num_rows(); ++row)
+    y[row] = std::accumulate(all.weights.begin() + all.indptr[size_t(row)],
+                             all.weights.begin() + all.indptr[size_t(row) + 1], 0.0f);
 }
 
 }  // namespace program

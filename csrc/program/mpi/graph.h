@@ -18,6 +18,7 @@ struct Compressed {
   std::vector<int64_t> indptr;
   std::vector<int32_t> indices;
   std::vector<int32_t> edge_ids;  // in the whole graph; empty where nobody asks
+  std::vector<float> weights;     // beside the columns; empty where edges have none
 
   [[nodiscard]] int64_t num_rows() const { return int64_t(indptr.size()) - 1; }
   [[nodiscard]] int64_t num_edges() const { return int64_t(indices.size()); }
@@ -100,6 +101,10 @@ class Graph {
   // Edges by destination; those in order have their numbers in the whole graph.
   [[nodiscard]] Edges in_edges() const;
   [[nodiscard]] Edges in_edges_in_order() const { return in_edges(); }
+  // The same with their weights.
+  [[nodiscard]] Edges weighted_in_edges() const;
+  // For each own node the weight of its last loop, 1 where it has none.
+  void loop_weights(float* out) const;
   // Edges by source, parallel ones side by side, for what flows back along those above.
   [[nodiscard]] Back out_edges() const;
   [[nodiscard]] Back out_edges_in_order() const { return out_edges(); }
@@ -119,8 +124,11 @@ struct Graph::Sides {
 };
 
 // Sums over in-edges of own nodes: rows of the interior while the ghosts' rows travel, then the others.
+// Edges that bring weights are multiplied by them.
 void spmm(const Edges& edges, const Matrix& x, const Matrix& y, const Epilogue& then = Epilogue(),
           const Reading& reading = Reading());
+// y[i] = sum of the weights of the edges into i.
+void sum_weights(const Edges& edges, float* y);
 
 // Largest (smallest) rows over in-edges of own nodes, in the same way; `arg` counts ghosts after own nodes.
 void spmm_max(const Edges& edges, const Matrix& x, const Matrix& y, int32_t* arg, Extremum kind);

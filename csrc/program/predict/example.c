@@ -7,7 +7,7 @@
 enum { nodes = 8 };
 
 int main(int argc, char** argv) {
-  graphweft_error error;
+  graphweft_error error = {"not enough memory"};
   graphweft_model* model = NULL;
   graphweft_graph* graph = NULL;
   graphweft_context* context = NULL;
@@ -15,8 +15,8 @@ int main(int argc, char** argv) {
   const int64_t some[2] = {3, 5}, fanouts[2] = {10, 10};
   int64_t indptr[nodes + 1];
   int32_t indices[nodes];
-  float* features = malloc(sizeof(float) * (size_t)(nodes * width));
-  float* scores = malloc(sizeof(float) * (size_t)(nodes * classes));
+  float* features = (float*)malloc(sizeof(float) * (size_t)(nodes * width));
+  float* scores = (float*)malloc(sizeof(float) * (size_t)(nodes * classes));
   int status = 1;
   for (int i = 0; i <= nodes; ++i) indptr[i] = i;
   for (int i = 0; i < nodes; ++i) indices[i] = (i + 1) % nodes;

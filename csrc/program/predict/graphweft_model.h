@@ -1,8 +1,9 @@
 /* A trained model as a library: load weights, predict classes of nodes.
  *
- * Functions return 0, or 1 after writing one line into `error`, which may be null. Nothing is shared between calls but
- * what is passed: a model and a graph are read by any number of threads, a context serves one call at a time. After the
- * first calls of a context, calls that are no larger ask the C library for no memory. */
+ * Functions return GRAPHWEFT_OK, or another status after writing one line into `error`, which may be null. Nothing is
+ * shared between calls but what is passed: a model and a graph are read by any number of threads; a context serves one
+ * call at a time, and others wait, so threads that shall not wait have one each. After the first calls of a context,
+ * calls that are no larger ask the C library for no memory. */
 #ifndef GRAPHWEFT_MODEL_H
 #define GRAPHWEFT_MODEL_H
 
@@ -13,6 +14,15 @@ extern "C" {
 #endif
 
 #define GRAPHWEFT_API __attribute__((visibility("default")))
+
+/* What functions return. */
+enum {
+  GRAPHWEFT_OK = 0,
+  GRAPHWEFT_BAD_ARGUMENT = 1, /* a null, a size, a node or an edge out of range */
+  GRAPHWEFT_BAD_FILE = 2,     /* weights that cannot be read, or are no whole safetensors file */
+  GRAPHWEFT_BAD_WEIGHTS = 3,  /* weights of another model: names, shapes or types differ */
+  GRAPHWEFT_NO_MEMORY = 4
+};
 
 typedef struct graphweft_model graphweft_model;     /* weights */
 typedef struct graphweft_graph graphweft_graph;     /* nodes and edges */

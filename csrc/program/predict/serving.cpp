@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <utility>
@@ -43,6 +44,7 @@ struct graphweft_context {
   const int threads;
   program::Neighborhood neighborhood;
   std::unique_ptr<program::Pass> whole;  // made when it is first asked for
+  std::mutex busy;                       // one call at a time
 
   graphweft_context(const graphweft_model* of, const graphweft_graph* over, int width)
       : model(of), graph(over), threads(width), neighborhood(over->in_edges) {
@@ -65,22 +67,30 @@ class Width {
   const int before_;
 };
 
+int failed(graphweft_error* error, int status, const char* what) {
+  if (error) std::snprintf(error->text, sizeof error->text, "%s", what);
+  return status;
+}
+
+// `other`: the status of failures that are of no kind of their own.
 template <class Body>
-int guarded(graphweft_error* error, Body&& body) {
-  const char* what = "not enough memory";
+int guarded(graphweft_error* error, Body&& body, int other = GRAPHWEFT_BAD_ARGUMENT) {
   try {
     body();
-    return 0;
+    return GRAPHWEFT_OK;
   } catch (const std::bad_alloc&) {
-    if (error) std::snprintf(error->text, sizeof error->text, "%s", what);
+    return failed(error, GRAPHWEFT_NO_MEMORY, "not enough memory");
+  } catch (const program::OtherTensors& failure) {
+    return failed(error, GRAPHWEFT_BAD_WEIGHTS, failure.what());
+  } catch (const std::invalid_argument& failure) {
+    return failed(error, GRAPHWEFT_BAD_ARGUMENT, failure.what());
   } catch (const std::exception& failure) {
-    if (error) std::snprintf(error->text, sizeof error->text, "%s", failure.what());
+    return failed(error, other, failure.what());
   }
-  return 1;
 }
 
 void require(bool holds, const char* what) {
-  if (!holds) throw std::runtime_error(what);
+  if (!holds) throw std::invalid_argument(what);
 }
 
 }  // namespace
@@ -91,7 +101,7 @@ int64_t graphweft_num_features(void) { return program::serving.features; }
 int64_t graphweft_num_classes(void) { return program::serving.classes; }
 
 int graphweft_model_load(const char* path, graphweft_model** out, graphweft_error* error) {
-  return guarded(error, [&] {
+  const auto load = [&] {
     require(path && out, "graphweft_model_load: expected a path and a place for the model, got null");
     auto made = std::make_unique<graphweft_model>();
     made->weights.resize(size_t(program::serving.weights));
@@ -100,7 +110,8 @@ int graphweft_model_load(const char* path, graphweft_model** out, graphweft_erro
       tensors.push_back({place.name, place.shape, made->weights.data() + place.at});
     program::load_weights(path, tensors, {});
     *out = made.release();
-  });
+  };
+  return guarded(error, load, GRAPHWEFT_BAD_FILE);
 }
 
 void graphweft_model_free(graphweft_model* model) { delete model; }
@@ -142,6 +153,7 @@ void graphweft_context_free(graphweft_context* context) { delete context; }
 int graphweft_predict(graphweft_context* context, const float* features, float* scores, graphweft_error* error) {
   return guarded(error, [&] {
     require(context && features && scores, "graphweft_predict: expected a context, features and scores, got null");
+    const std::lock_guard<std::mutex> alone(context->busy);
     const Width width(context->threads);
     const program::Form& form = context->graph->in_edges;
     if (!context->whole)
@@ -159,6 +171,7 @@ int graphweft_predict_sampled(graphweft_context* context, const float* features,
     require(context && features && scores && (nodes || count == 0) && fanouts,
             "graphweft_predict_sampled: expected a context and arrays, got null");
     require(count >= 0 && hops >= 1, "graphweft_predict_sampled: expected nodes and at least one hop");
+    const std::lock_guard<std::mutex> alone(context->busy);
     const Width width(context->threads);
     program::Neighborhood& drawn = context->neighborhood;
     drawn.draw(count, nodes, hops, fanouts, seed);

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from graphweft._memory import empty
-from graphweft._pieces import total
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.degrees import float_degrees
 from graphweft.graph.derived import derived
@@ -86,7 +85,7 @@ SIMPLE: dict[Op, Callable[..., Any]] = {
     Op.EDGE_MARGIN: lambda v, g, e: sparse.edge_margins(g.csc, e),
     Op.EDGE_MARGIN_GRAD: lambda v, g, e, d: sparse.edge_margins_grad(g.csc, e, d, closed=bool(v.get("closed"))),
     Op.SDDMM: lambda v, g, a, b: sparse.sddmm_dot(g.csc, a, b),
-    Op.DOT: lambda v, x, y: total(x * y),
+    Op.DOT: lambda v, x, y: dense.dot(x, y),
 }
 
 
