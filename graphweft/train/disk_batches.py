@@ -35,7 +35,7 @@ from graphweft.train.mini_batch import AnyLoader
 from graphweft.train.node_batches import NodeBatches
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.part_inference import PartInference
-from graphweft.train.samplers import AnySampler
+from graphweft.train.samplers import AnySampler, fitting_fanouts
 from graphweft.train.settle import Features
 from graphweft.train.stored_inference import StoredInference
 from graphweft.train.stored_needs import check_rows, predicted_bytes
@@ -113,7 +113,7 @@ class DiskBatches(FromDisk):
         budget = memory_bytes(memory)
         evaluation_bytes = budget // EVALUATION
         if memory is not None and not ds.mapped:
-            check_rows(model, ds, batch_size, budget)
+            check_rows(model, ds, fitting_fanouts(model, fanouts), batch_size, budget)
         self._disk = tables_of(ds, budget, evaluation_bytes, ds.mapped)
         self._scratch = scratch
         self.inference = PartInference(model, ds.store, evaluation_bytes, 1, scratch)

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from graphweft._memory import trim_heap
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import Block, with_degrees
 from graphweft.graph.graph import Graph
@@ -118,6 +119,8 @@ class PartInference:
                     found = self.tiles.rows(self._scratch, len(wanted), part.shape[1], held)
                 found.rows[first + row : first + row + len(part)] = part
                 found.let_go()
+                if self.tiles.kept is not None:  # gaps of the heap that no other tile fits would add up
+                    trim_heap()
         return HiddenRows(torch.empty(0, model.out_features)) if found is None else found
 
     def first_tile(self, model: Stack) -> None:

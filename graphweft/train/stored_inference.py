@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphweft._memory import trim_heap
 from graphweft.graph.graph import Graph
 from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.stack import Stack
@@ -91,6 +92,8 @@ class StoredInference:
             found.let_go()
             if under is not None:
                 under.let_go()
+            if self._tiles.kept is not None:  # gaps of the heap that no other tile fits would add up
+                trim_heap()
             first = stop
         return HiddenRows(torch.empty(0, self.model.out_features)) if found is None else found
 

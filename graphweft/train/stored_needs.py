@@ -58,6 +58,7 @@ class Rehearsed:
         held: Of a batch that is ready.
         making: Of what passes while it is made.
         step: The most while it is trained on, beside it.
+        both: The most while it is made and trained on, by one thread.
         evaluation: The most that a pass over one group takes, of a model that is no stack of layers.
     """
 
@@ -66,6 +67,7 @@ class Rehearsed:
     held: int
     making: int
     step: int
+    both: int
     evaluation: int = 0
 
 
@@ -135,16 +137,23 @@ def _of_groups(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
     steps.optimizer.zero_grad(set_to_none=True)
     POOL.trim()
     base = _base(steps, budget)
-    several = len({group.number for group in loader.plan(0)}) > 1
-    groups = int(scale * (found.reading + (found.group if several else 0)))
+    numbers = [group.number for group in loader.plan(0)]
+    several, group, reading = len({*numbers}) > 1, int(scale * found.group), int(scale * found.reading)
+    # the next group is read once a batch of this one is done
+    apart = len(numbers) == len({*numbers}) and all(len(g.nodes) <= loader.batch_size for g in loader.plan(0))
+    groups = reading + group if several else reading
     kept = kept_bytes(loader.source, loader.keep)
     base = replace(base, data=base.data + kept)
     ways = {}
     for way in loader.tried:
+        if way.workers == 0:
+            step = int(_SWING * found.both)
+            alone = replace(base, batches=group, step=max(step, reading if several else reading - group))
+            ways[way] = alone if apart else replace(base, batches=groups, step=step)
+            continue
         ready, made = min(way.ahead + 1, len(loader)), min(way.workers, len(loader))
         batches = int(_SWING * (ready * found.held + made * found.making)) + made * min(_WORKER, found.making)
-        step = found.step if made else max(found.step, found.making)  # nothing is made meanwhile
-        ways[way] = replace(base, batches=groups + batches, step=int(_SWING * step) + _PAGES)
+        ways[way] = replace(base, batches=groups + batches, step=int(_SWING * found.step) + _PAGES)
     least = min(ways.values(), key=lambda needs: needs.total)
     fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
     chosen = max(fitting.values(), key=lambda needs: needs.total, default=least)
@@ -154,13 +163,16 @@ def _of_groups(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
     return chosen, list(fitting) or [CoreSplit(0, 0)]
 
 
-def check_rows(model: nn.Module, ds: StoredDataset, batch_size: int, budget: int) -> None:
-    """Structure, labels and rows of a batch's seeds fit, before they are read. Raises: MemoryBudgetError."""
-    kept, reading = structure_bytes(ds.store)
+def check_rows(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], batch_size: int, budget: int) -> None:
+    """Structure, labels and a batch with its rows fit, before they are read. Raises: MemoryBudgetError."""
+    store, nodes = ds.store, ds.num_nodes
+    kept, reading = structure_bytes(store)
     weights = sum(p.nbytes for p in model.parameters())
-    seeds = min(batch_size, ds.num_nodes) * _REAL * ds.store.row_width
-    rows = seeds + ds.num_nodes * (NODE_BYTES + 2 * _ID)
-    needs = Needs(_PROGRAMS, structure=kept, parameters=_COPIES * weights, batches=max(reading, rows))
+    seeds = min(batch_size, ds.train_idx.numel())
+    step = int(_SHARED * batch_estimate(model, store.row_width, fanouts, seeds, nodes, store.num_edges))
+    rows = least_memory(store, nodes, min(nodes, step // (_REAL * max(store.row_width, 1))))
+    needs = Needs(_PROGRAMS + _ROW_THREADS, structure=kept, kept=rows, parameters=_COPIES * weights, step=step)
+    needs = replace(needs, evaluation=reading, trims=True)
     if not needs.fits(budget):
         raise refusal(needs, budget)
 
@@ -267,9 +279,10 @@ def stored_bytes(ds: StoredDataset) -> int:
 
 
 def _largest(loader: GroupLoader) -> tuple[PlannedGroup, float]:
-    """The largest group of the first epoch, and by how much a group of the largest parts is larger."""
+    """The group of the first epoch with the largest batch, and by how much a group of the largest parts is larger."""
     sizes = part_bytes(loader.source)
-    found = max(loader.plan(0), key=lambda group: int(sizes[list(group.parts)].sum()))
+    groups = loader.plan(0)
+    found = max(groups, key=lambda g: (min(len(g.nodes), loader.batch_size), int(sizes[list(g.parts)].sum())))
     most, own = int(np.sort(sizes)[-loader.count :].sum()), int(sizes[list(found.parts)].sum())
     return found, most / max(own, 1)
 
@@ -289,11 +302,18 @@ def _rehearse(steps: Any, planned: PlannedGroup) -> Rehearsed:
     step, _ = grown_while(functools.partial(steps.rehearse, batch))
     del batch
     steps.let_go()
+    POOL.trim()
+    both, _ = grown_while(functools.partial(_made_and_trained, steps, planned, group))
+    steps.let_go()
     evaluation = 0 if isinstance(steps.model, Stack) else _pass_bytes(steps, group)
-    found = Rehearsed(reading, max(there - before, 0), held, max(most - held, 0), step, evaluation)
+    found = Rehearsed(reading, max(there - before, 0), held, max(most - held, 0), step, both, evaluation)
     del group
     POOL.trim()
     return found
+
+
+def _made_and_trained(steps: Any, planned: PlannedGroup, group: Group) -> None:
+    steps.rehearse(steps.loader.batch_of(planned, group, 0))
 
 
 def _pass_bytes(steps: Any, group: Group) -> int:

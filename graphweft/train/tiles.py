@@ -62,7 +62,7 @@ class Tiles:
 
 def edge_bytes(width: int, out: int, filed: bool) -> int:
     """Bytes of a tile for each of its edges."""
-    return _REAL * (_COPIES * width + 2 * out) + _NUMBERED + (_PAGE if filed else 0)
+    return _REAL * (_COPIES * width + 2 * out) + _NUMBERED + (2 * _PAGE if filed else 0)  # a row may lie on two
 
 
 class HiddenRows:
