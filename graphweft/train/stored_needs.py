@@ -37,13 +37,15 @@ from graphweft.train.tiles import LEAST_WITHIN, Tiles, edge_bytes
 _REAL, _ID = 4, 8
 _COPIES = 4  # of each parameter: two moments, the best and the last weights
 _SWING = 1.05  # batches differ in size
+_ROWS = 1.15  # and so do their rows, of which a table has to hold all
 _THREADS = 3 << 19  # threads that read and prepare, with their stacks and what their heaps keep of small blocks
 _ROW_THREADS = 2 << 20  # and those that read rows
 _PAGES = 1 << 20  # of the pool, beyond what one step has touched of its last page
 _SEED_BYTES = 48  # of a seed: orders of two epochs, places and numbers of its group
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 _LEAST_PIECE, _PIECE_SHARE = 1 << 18, 4  # of a tile: what is read of features at a time
-_PROGRAMS = 8 << 20  # what programs, their modules and the heap take, before it is known
+_PROGRAMS = 4 << 20  # what programs, their modules and the heap take, before it is known
+_UNASKED = 6 << 20  # what a budget has to leave room for besides
 _TILES = 4  # times the least tile, before hidden rows are kept in memory
 _SHARED = 1.25  # times what sizes say of a batch, before one is measured
 
@@ -78,7 +80,7 @@ def least_beside(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], ba
     nodes = int(np.diff(store.bounds)[order].sum())
     edges = int(store.edge_counts[order].sum())
     weights = sum(p.nbytes for p in model.parameters())
-    residents = _residents(ds) + _COPIES * weights + _PROGRAMS
+    residents = _residents(ds) + _COPIES * weights + _PROGRAMS + _UNASKED
     step = batch_estimate(model, store.num_features, fanouts, min(batch_size, nodes), nodes, edges)
     return residents + int(_SHARED * step)
 
@@ -204,7 +206,7 @@ def rows_within(steps: Any, budget: RunBudget) -> tuple[Needs, int]:
     )  # of a table that is made anew
     workers = steps.loader.disk_workers
     batches, step = int(_SWING * workers * (found.making + found.held)), int(_SWING * found.step) + _PAGES
-    at_least = least_memory(store, nodes, int(_SWING * found.rows))
+    at_least = least_memory(store, nodes, int(_ROWS * found.rows))
     # batches are drawn ahead by what they are thought to have
     share = (AHEAD - 1 + max(1.0, found.held / max(found.told, 1))) / AHEAD
     wanted = batches + step
