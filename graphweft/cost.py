@@ -19,6 +19,8 @@ LINE = 64  # bytes of a cache line
 
 # Where gathered rows lie: share of a gather's price rises with the size of what is gathered from.
 _TIERS = ((2 << 20, "near"), (16 << 20, "mid"), (64 << 20, "far"))
+_REUSED = 100  # gathers of a row, in the mean, from which it is mostly found in a cache: such graphs have hubs
+_EDGE_WEIGHTS = 4  # what attention does once an edge, in weights of a head
 
 # Fitted to 140 graph convolutions of random shapes, calls and whole steps together, on an AVX-512 machine of two cores.
 _DEFAULT: dict[str, tuple[float, ...]] = {
@@ -27,11 +29,16 @@ _DEFAULT: dict[str, tuple[float, ...]] = {
     "gather mid": (0.50e-9, 8.7e-11, 4e-6),
     "gather far": (0.69e-9, 8.7e-11, 4e-6),
     "gather memory": (1.02e-9, 8.7e-11, 4e-6),
+    "gather near reused": (0.37e-9, 8.7e-11, 4e-6),
+    "gather mid reused": (0.50e-9, 8.7e-11, 4e-6),
+    "gather far reused": (0.69e-9, 8.7e-11, 4e-6),
+    "gather memory reused": (1.02e-9, 8.7e-11, 4e-6),
     # seconds per floating-point operation, per byte streamed, per call
     "product": (4.5e-12, 1.35e-11, 9e-6),
     "contraction": (4.6e-12, 1.35e-11, 9e-6),
     # seconds per weight of an edge, per byte gathered or streamed, per call
-    "attention": (4.8e-10, 6.0e-11, 2e-5),
+    "attention": (3.2e-10, 6.0e-11, 2e-5),
+    "attention gradients": (3.2e-10, 6.0e-11, 2e-5),
     # (unused), seconds per byte streamed, per call
     "rows": (0.0, 2.6e-11, 1e-5),
     "plain": (0.0, 6.0e-11, 1e-5),
@@ -72,6 +79,7 @@ def gather_work(rows: int, edges: int, width: int, source_rows: int, item: int =
     lines = max(1, -(-width * item // LINE))
     source = source_rows * width * item
     tier = next((name for bound, name in _TIERS if source <= bound), "memory")
+    tier = f"{tier} reused" if edges >= _REUSED * source_rows else tier
     return Work(f"gather {tier}", float(edges) * lines, float(rows) * width * item + edges * 4.0 + rows * 8.0)
 
 
@@ -92,12 +100,14 @@ def attention_work(
 
     Forward reads source rows and writes destinations' twice, for the backward pass too; backward reads destinations'
     rows at the edges and writes sources'. What is computed with a row goes with its bytes; the amount is that of the
-    weights of edges, an exponential each, so that narrow and wide rows can be told apart.
+    weights of edges, an exponential each, and of what is done once an edge, so that narrow and wide rows, and few and
+    many heads, can be told apart.
     """
     width, value = heads * channels, channels if shared else heads * channels
-    amount = float(edges) * heads
+    amount = float(edges) * (heads + _EDGE_WEIGHTS)
     if backward:
-        return Work("attention", amount, 4.0 * (edges * width + source_rows * (2 * value + heads) + rows * 3 * width))
+        moved = edges * width + source_rows * (2 * value + heads) + rows * 3 * width
+        return Work("attention gradients", amount, 4.0 * moved)
     return Work("attention", amount, 4.0 * (edges * value + source_rows * heads + rows * 2 * width))
 
 

@@ -84,7 +84,8 @@ def measure(nodes: int, degree: int, width: int, hidden: int, first: bool, round
     median = {order: statistics.median(t) for order, t in times.items()}
 
     def gain(model: CostModel) -> float:
-        seconds = {o: sum(model.seconds(w) for w in p.compiled.works.values()) for o, p in plans.items()}
+        works = {order: [work for made in p.compiled.works.values() for work in made] for order, p in plans.items()}
+        seconds = {order: sum(map(model.seconds, found)) for order, found in works.items()}
         return seconds[Order.AGGREGATE] - seconds[Order.TRANSFORM]
 
     pairs = zip(times[Order.AGGREGATE], times[Order.TRANSFORM], strict=True)

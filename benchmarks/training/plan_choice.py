@@ -11,7 +11,6 @@ Rows are appended to the CSV file as they come.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import random
 import subprocess
@@ -21,8 +20,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness import environment
-from plan_truth import random_case
+from harness import environment, stamp, write_csv
+from plan_truth import random_case, shown
 
 COLUMNS = (
     *("graph", "scale", "model", "layers", "hidden", "batch_size", "fanout", "chosen", "fastest", "ratio"),
@@ -89,18 +88,13 @@ def main() -> None:
     draw = random.Random(given.seed)
     cases = [drawn_case(draw, given.threads) for _ in range(given.first + given.cases)][given.first :]
     right = 0
-    with given.out.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
-        if file.tell() == 0:
-            writer.writeheader()
-        for number, case in enumerate(cases, 1):
-            row = one_case(case)
-            right += row["ratio"] <= _LEVEL
-            writer.writerow(row)
-            file.flush()
-            told = {name: round(v, 2) if isinstance(v := row[name], float) else v for name in COLUMNS if name in row}
-            print(" ".join(f"{name}={value}" for name, value in told.items()), flush=True)
-            print(f"the fastest or within 10 % in {right} of {number}", flush=True)
+    for number, case in enumerate(cases, 1):
+        row = one_case(case)
+        right += row["ratio"] <= _LEVEL
+        told = shown(row, COLUMNS)
+        write_csv(given.out, [{**told, **stamp(given.threads)}])
+        print(" ".join(f"{name}={value}" for name, value in told.items() if value != ""), flush=True)
+        print(f"the fastest or within 10 % in {right} of {number}", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,14 +4,14 @@
 
 A case trains in a process of its own by ``mode``, with a budget somewhat above what was predicted or none, and
 compares the median epoch and the most memory above what is imported with the prediction. Mini-batches are trained until
-every way of preparing them was tried. Run ``graphweft doctor --calibrate`` first, with as many threads, while nothing
-else runs. Rows are appended to the CSV file as they come; the summary is of those of this run.
+every way of preparing them was tried; the epochs that are timed come after. Run ``graphweft doctor --calibrate`` first,
+with as many threads, while nothing else runs. Rows are appended to the CSV file as they come; the summary is of those
+of this run.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import random
 import statistics
@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness import environment
+from harness import environment, stamp, write_csv
 
 COLUMNS = (
     *("graph", "scale", "model", "layers", "hidden", "mode", "batch_size", "memory_mb", "predicted_ms"),
@@ -32,7 +32,7 @@ COLUMNS = (
 _GRAPHS = {"cora": 1.0, "pubmed": 1.0, "arxiv": 0.3, "products": 0.02, "reddit": 0.05, "flickr": 0.2}
 
 _CHILD = """
-import json, sys, threading, time
+import json, statistics, sys, threading, time
 import torch
 given = json.loads(sys.argv[1])
 torch.set_num_threads(given["threads"])
@@ -67,14 +67,15 @@ try:
     epochs = given["epochs"]
     if mode == "mini":  # the first two batches of an epoch are not timed by the loader
         epochs = max(epochs, min(26, -(-26 // max(1, len(trainer._batch.loader) - 2))))
-    history = trainer.fit(epochs)
+    trainer.fit(epochs)
 finally:
     done = True
     if thread.ident:
         thread.join()
-seconds = sorted(r.epoch_seconds for r in list(history)[1:])
+watched = trainer.epoch  # epochs are timed without the thread that looks at the memory, and after ways were tried
+seconds = [r.epoch_seconds for r in list(trainer.fit(5 if mode == "full" else 3))[watched:]]
 print(json.dumps({"mode": mode, "predicted_ms": 1000 * planned.epoch_seconds, "plan_ms": plan_ms,
-    "measured_ms": 1000 * seconds[len(seconds) // 2], "predicted_mb": planned.peak_bytes / 1e6,
+    "measured_ms": 1000 * statistics.median(seconds), "predicted_mb": planned.peak_bytes / 1e6,
     "measured_mb": (peak - floor) / 1e6}))
 """
 
@@ -121,6 +122,12 @@ def one_case(case: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def shown(row: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    """The row's ``columns``, rounded; empty texts where it has none."""
+    found = {name: "" if row.get(name) is None else row[name] for name in columns}
+    return {name: round(value, 2) if isinstance(value, float) else value for name, value in found.items()}
+
+
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Shares that keep to the bounds."""
     truth = [row for row in rows if not row.get("refused")]
@@ -148,19 +155,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("plan_truth.csv"))
     given = parser.parse_args()
     draw, rows = random.Random(given.seed), []
-    with given.out.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
-        if file.tell() == 0:
-            writer.writeheader()
-        for _ in range(given.cases):
-            found = one_case(random_case(draw, given.threads))
-            rows += found
-            writer.writerows(found)
-            file.flush()
-            shown = [{k: round(v, 2) if isinstance(v, float) else v for k, v in row.items()} for row in found]
-            for row in shown:
-                told = {name: row[name] for name in COLUMNS if row.get(name) is not None}
-                print(" ".join(f"{name}={value}" for name, value in told.items()), flush=True)
+    for _ in range(given.cases):
+        found = one_case(random_case(draw, given.threads))
+        rows += found
+        for row in found:
+            told = shown(row, COLUMNS)
+            write_csv(given.out, [{**told, **stamp(given.threads)}])
+            print(" ".join(f"{name}={value}" for name, value in told.items() if value != ""), flush=True)
     print("\n".join(summary(rows)))
 
 

@@ -43,7 +43,7 @@ from graphweft.passes.slopes import sum_slopes
 from graphweft.passes.stage_fuse import fold_gathers, fuse_first_layer, fuse_structure
 from graphweft.passes.transfers import send_ahead, wait_late
 from graphweft.passes.typed import raise_typed
-from graphweft.passes.work import Sizes, group_work, tensor_bytes
+from graphweft.passes.work import Sizes, group_work, group_works, tensor_bytes
 
 _WORTH_A_LOOK = 2.0  # times the cost of reading inputs that keeping what depends on them has to save
 _LOOK = 2e-5  # seconds that a comparison takes whatever its size
@@ -142,7 +142,7 @@ class Compiled:
     orders: dict[str, Order]
     seconds: float
     trace: list[tuple[str, str]]
-    works: dict[Value, Work]
+    works: dict[Value, tuple[Work, ...]]
     model: CostModel
     steps: Steps
     walks: bool = False
@@ -425,12 +425,11 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
         groups = fold_gathers(joint, groups) if request.on("stages", 3) else groups
         worth = lambda v: request.is_worth(tensor_bytes(v, sizes))  # noqa: E731
         groups = fuse_elementwise(joint, groups, phase, worth, request.is_built, request.joins)
-    works = {group.result: group_work(group, sizes) for group in groups}
-    seconds = sum(request.model.seconds(work) for work in works.values())
+    seconds = sum(request.model.seconds(group_work(group, sizes)) for group in groups)
     if request.on("fuse", 3) and request.on("join", 3):
         groups = join_products(joint, groups, phase)  # after the prediction: it changes no choice
         groups = join_heads(joint, groups, phase) if request.joins else groups
-        works = {group.result: group_work(group, sizes) for group in groups}
+    works = {group.result: group_works(group, sizes) for group in groups}
     groups = wait_late(groups) if request.place != HOST else groups
     steps = Steps(forward, raw, derived, opened)
     return Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model, steps, walks, request.rounds)

@@ -53,6 +53,21 @@ def group_work(group: Group, sizes: Sizes) -> Work:
     return Work(parts[0].kind, sum(part.amount for part in parts), sum(part.bytes for part in parts) + extra)
 
 
+def group_works(group: Group, sizes: Sizes) -> tuple[Work, ...]:
+    """As :func:`group_work`, then what it does on the way: sums of rows over edges, and rows taken from a table."""
+    made = {sums.result: sums for term in group.terms for sums in (term.sums, term.shared) if sums is not None}
+    taken = dict.fromkeys(v for v in (group.gather, *(term.gather for term in group.terms)) if v is not None)
+    sums = [_anchor_work(sums.anchor or value, sums, sizes) for value, sums in made.items()]
+    return group_work(group, sizes), *sums, *(_taken_work(value, sizes) for value in taken)
+
+
+def _taken_work(value: Value, sizes: Sizes) -> Work:
+    """Rows that are read one by one where they lie in a table."""
+    rows, table = value.tensor, value.inputs[0].tensor
+    count, of = (sizes.rows.get(kind.rows or "", 1) for kind in (rows, table))
+    return gather_work(0, count, prod(rows.dims), of, rows.dtype.itemsize)
+
+
 def _walk_work(group: Group, sizes: Sizes) -> Work:
     """A walk over edges reads rows of the far ends, which may be anywhere."""
     assert group.walk is not None  # a walk
@@ -126,6 +141,7 @@ def _sparse_product(value: Value, left: TensorType, width: int, sizes: Sizes, it
     source = value.inputs[0]
     while source.inputs:  # through dropout and row selection
         source = source.inputs[0]
-    entries = sizes.nonzeros.get(source["name"], 1)
     n, features = sizes.rows.get(left.rows or "", 1), left.dims[-1]
+    share = min(1.0, n / max(1, sizes.rows.get(source.tensor.rows or "", n)))  # of the rows, when some are selected
+    entries = round(share * sizes.nonzeros.get(source["name"], 1))
     return gather_work(features if value.get("ta") else n, entries, width, n if value.get("ta") else features, item)

@@ -41,7 +41,7 @@ class KernelCall:
         body: Everything that the call computes, in IR, operands before users: its definition. A target without a
             kernel of that name runs it value by value.
         label: ``spmm + row_scale + bias``: the same in short.
-        work: What it does, for the cost model; ``work.bytes`` are streamed in and out.
+        works: What it does, for the cost model: its own, then that of aggregations made on the way.
         frees: Indices of slots that nobody reads afterwards.
         over: Whether the result takes the memory of an operand.
         place: Where its operands and results lie.
@@ -53,10 +53,15 @@ class KernelCall:
     attrs: Attrs
     body: tuple[Value, ...]
     label: str
-    work: Work = Work("rows", 0.0, 0.0)  # noqa: RUF009 frozen
+    works: tuple[Work, ...] = (Work("rows", 0.0, 0.0),)
     frees: tuple[int, ...] = ()
     over: bool = False
     place: str = "host"
+
+    @property
+    def work(self) -> Work:
+        """What it does itself; ``work.bytes`` are streamed in and out."""
+        return self.works[0]
 
     @property
     def value(self) -> Value:

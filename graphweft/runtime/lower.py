@@ -36,7 +36,7 @@ def lower(
     slot: Mapping[Value, int],
     also: Value | None = None,
     *,
-    work: Work = NO_WORK,
+    works: tuple[Work, ...] = (NO_WORK,),
     frees: tuple[int, ...] = (),
     over: bool = False,
     rounds: bool = False,
@@ -54,7 +54,7 @@ def lower(
     reads = tuple(Slot(role, slot[value], value) for role, value in operands)
     writes = tuple(Slot(role, slot[value], value) for role, value in results)
     body = group.chain or body_of([value for _, value in operands], [value for _, value in results])
-    return KernelCall(kernel, reads, writes, attrs, body, label(group), work, frees, over)
+    return KernelCall(kernel, reads, writes, attrs, body, label(group), works, frees, over)
 
 
 def _parts(group: Group) -> Parts:

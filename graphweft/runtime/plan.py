@@ -299,13 +299,13 @@ class Plan:
         calls = []
         for index, group in enumerate(groups):
             frees = tuple(slot for slot, at in last.items() if at == index and slot not in keep)
-            spent, work = _spent_operand(group), self.compiled.works[group.result]
+            spent, works = _spent_operand(group), self.compiled.works[group.result]
             over = spent in made_here and self._slot[spent] in frees
             call = lower(
                 group,
                 self._slot,
                 pairs.get(group.result),
-                work=work,
+                works=works,
                 frees=frees,
                 over=over,
                 rounds=self.compiled.rounds,

@@ -58,7 +58,7 @@ def predicted(
     """Seconds of every call of ``calls``, which are calls of ``plan``; ``model``: None for that which decided it."""
     model = model or plan.compiled.model
     scale = THREADS / threads if model == CostModel() else 1.0  # a fitted model has seen the threads that there are
-    return [model.seconds(call.work) * scale + computed(call, sizes) / threads for call in calls]
+    return [sum(map(model.seconds, call.works)) * scale + computed(call, sizes) / threads for call in calls]
 
 
 def computed(call: KernelCall, sizes: Sizes) -> float:

@@ -170,6 +170,8 @@ class StagedFunction:
             sizes=lambda joint: batch_sizes(joint, self.sampler.graph, self.x, reference),
             model=CostModel(),
             disabled=target.without.union(off | {"stages"} if choice.numbered else off) - {"hoist"},
+            worth=target.worth,
+            is_built=target.is_built,
             joins=target.joins,
             orders=None if choice.orders is None else dict(choice.orders),
             hoists_from=1,

@@ -7,6 +7,7 @@ modes, so that they hold for what a plan predicts: epochs.
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import tempfile
@@ -38,15 +39,16 @@ Sample = tuple[Works, float]
 _MODELS = (GCN, SAGE, GIN, GAT)
 # twins, their scale, the hidden width of each model, its layers
 _GRAPHS = (
-    ("cora", 1.0, (16, 64, 32, 32), 2),
-    ("arxiv", 0.05, (64, 32, 128, 64), 3),
+    ("cora", 1.0, (16, 256, 32, 64), 2),
+    ("arxiv", 0.05, (64, 32, 256, 64), 3),
     ("products", 0.01, (128, 64, 32, 16), 2),
     ("flickr", 0.1, (32, 128, 16, 128), 2),
-    ("reddit", 0.02, (32, 128, 64, 64), 3),
-    ("pubmed", 0.6, (128, 16, 64, 16), 3),
-    ("arxiv", 0.15, (32, 64, 128, 32), 2),
+    ("reddit", 0.03, (32, 256, 64, 64), 3),
+    ("pubmed", 0.6, (256, 16, 64, 16), 3),
+    ("arxiv", 0.15, (32, 128, 64, 32), 2),
+    ("products", 0.017, (16, 32, 64, 128), 2),
 )
-_BATCH = 512
+_BATCHES = (256, 1024)  # in turn
 _EPOCHS = 5
 _SETTLED, _MOST = 26, 8  # batches after which the way of preparing them is settled; epochs for that at most
 _WEIGHT = 0.15  # of what the kernels alone say
@@ -59,10 +61,10 @@ def measure() -> Machine:
     begun = time.perf_counter()
     kernels = calibrate.calibrate().model
     samples: list[Sample] = []
-    for ds, model in _cases():
+    for (ds, model), size in zip(_cases(), itertools.cycle(_BATCHES)):
         if time.perf_counter() - begun > _SECONDS:
             break
-        samples += [*_epochs(ds, model, "full"), *_epochs(ds, model, "mini")]
+        samples += [*_epochs(ds, model, "full"), *_epochs(ds, model, "mini", size)]
         POOL.trim()
     costs = kernels.fit_sums(samples, _WEIGHT)
     errors = [abs(sum(n * costs.seconds(work) for work, n in works) / seconds - 1) for works, seconds in samples]
@@ -79,12 +81,12 @@ def _cases() -> Iterator[tuple[Dataset, CompiledModule]]:
             yield ds, kind(ds.num_features, width, ds.num_classes, num_layers=layers)
 
 
-def _epochs(ds: Dataset, model: CompiledModule, mode: str) -> list[Sample]:
+def _epochs(ds: Dataset, model: CompiledModule, mode: str, batch_size: int = 0) -> list[Sample]:
     """What an epoch does, and its median seconds; empty where that cannot be told.
 
     Evaluations in between are not timed, but what they leave in the caches is as in any other run.
     """
-    drawn: dict[str, Any] = {"batch_size": _BATCH} if mode == "mini" else {}
+    drawn: dict[str, Any] = {"batch_size": batch_size} if mode == "mini" else {}
     trainer = Trainer(model, ds, mode=mode, **drawn)
     steps = trainer._batch
     trainer.prepare()

@@ -63,7 +63,7 @@ def full_works(full: FullBatch) -> tuple[Works, float]:
     step, _, wanted, sizes = full.plans()
     calls = [*step.forward, *step.backward]
     rows = full.ds.num_nodes if wanted is None else wanted.numel()
-    return [*((call.work, 1.0) for call in calls), *_around(full, rows)], _walks(calls, sizes)
+    return [*((work, 1.0) for call in calls for work in call.works), *_around(full, rows)], _walks(calls, sizes)
 
 
 def mini_works(mini: MiniBatch) -> tuple[Works, float]:
@@ -73,7 +73,8 @@ def mini_works(mini: MiniBatch) -> tuple[Works, float]:
     staged, sizes = found
     plan: KernelPlan = staged.plan
     calls = [*plan.forward, *plan.backward]
-    batch = [staged.draw_work(sizes), *staged.preparation_works(sizes), *(call.work for call in calls)]
+    batch = [staged.draw_work(sizes), *staged.preparation_works(sizes)]
+    batch += [work for call in calls for work in call.works]
     works = [*((work, 1.0) for work in batch), *_around(mini, sizes.rows["B"])]
     batches = max(1.0, mini.loader.num_items / mini.loader.batch_size)
     return [(work, batches * count) for work, count in works], batches * _walks(calls, sizes)

@@ -1,0 +1,54 @@
+"""What a mini-batch is priced by: rows that a product sums or takes on its way, the stored entries of the rows that a
+batch reads; and which kernels its activations take."""
+
+from __future__ import annotations
+
+import pytest
+
+import graphweft as gw
+from graphweft.cost import Work
+from graphweft.data.dataset import Dataset
+from graphweft.passes.work import Sizes
+from graphweft.runtime.kernel_call import KernelCall
+from graphweft.train.mini_batch import MiniBatch
+
+LINE = 64
+
+
+def _calls(model: gw.nn.CompiledModule, ds: Dataset, size: int) -> tuple[list[KernelCall], Sizes]:
+    steps = gw.Trainer(model, ds, mode="mini", batch_size=size)._batch
+    steps.prepare()
+    assert isinstance(steps, MiniBatch)
+    found = steps.staged_plan()
+    assert found is not None
+    staged, sizes = found
+    return [*staged.plan.forward, *staged.plan.backward], sizes
+
+
+def test_an_elu_and_its_gradient_take_the_kernels_of_the_library() -> None:
+    ds = gw.synthetic("flickr", scale=0.02, seed=0)
+    calls, _ = _calls(gw.nn.GAT(ds.num_features, 16, ds.num_classes), ds, 64)
+    elementwise = [call for call in calls if any(value.get("fn") is not None for value in call.body)]
+    assert [call.kernel for call in elementwise] == ["row_nest", "row_nest"]
+    assert [[value["fn"] for value in call.body] for call in elementwise] == [["elu"], ["gt", "add", "mul", "where"]]
+
+
+def test_sums_and_rows_that_a_product_takes_on_its_way_are_priced() -> None:
+    ds = gw.synthetic("flickr", scale=0.05, seed=0)
+    calls, sizes = _calls(gw.nn.SAGE(ds.num_features, 16, ds.num_classes), ds, 64)
+    first = next(call for call in calls if call.label.startswith("matmul of sums and gathered rows"))
+    lines = -(-ds.num_features * 4 // LINE)
+    product, sums, rows = first.works
+    assert product == first.work and product.kind == "product"
+    edges = {name: count for name, count in sizes.rows.items() if sums.amount == count * lines}
+    assert len(edges) == 1  # those of the outermost block, each a row of all features
+    assert rows.kind.startswith("gather") and rows.amount % lines == 0 and rows.amount < sums.amount
+
+
+def test_entries_of_sparse_features_are_those_of_the_rows_that_a_batch_reads() -> None:
+    ds = gw.synthetic("pubmed", scale=0.3, seed=0)
+    calls, sizes = _calls(gw.nn.GCN(ds.num_features, 16, ds.num_classes), ds, 8)
+    (entries,) = sizes.nonzeros.values()
+    sparse: list[Work] = [call.work for call in calls if call.label.startswith("sparse matmul")]
+    read = max(count for name, count in sizes.rows.items() if name.startswith("B"))
+    assert sparse and all(work.amount == pytest.approx(entries * read / ds.num_nodes, rel=0.01) for work in sparse)
