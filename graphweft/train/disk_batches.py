@@ -149,8 +149,9 @@ class DiskBatches(FromDisk):
         """Rows of features and batches drawn ahead take so many bytes from now on; no batch changes."""
         former, self._disk = self.loader, replace(self._disk, memory=memory)
         assert isinstance(former, DiskNodeBatches)  # as loaded
-        self.loader, self.macro = self._load()
-        self.loader.plan = former.plan
+        made, self.macro = self._load()
+        assert isinstance(made, DiskNodeBatches)  # as loaded
+        self.loader, made.plan = made, former.plan
 
     def use(self, edge_data: EdgeData) -> None:
         """As for data in memory. Raises: ConfigError for weights and a model that is no stack of layers."""

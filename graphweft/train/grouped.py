@@ -231,7 +231,7 @@ class Grouped(OnGroups):
     def logits(self) -> Tensor:
         """Outputs of all nodes in the order of the source, shape (N, C)."""
         self.let_go()
-        if self.budget is not None:
+        if self.budget is not None and isinstance(self.ds, StoredDataset):
             self.budget.check_room(predicted_bytes(self.ds))
         outputs = self.inference.outputs(np.arange(self._source.bounds[-1]), self._is_weighted)
         order = self._source.order if isinstance(self._source, MemoryParts) else None

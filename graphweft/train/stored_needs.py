@@ -371,7 +371,8 @@ def _outputs(steps: Any) -> int:
     """Outputs of the splits, those of one with their copies, ids and their order, degrees."""
     counts = [len(ids) for ids in steps.rows.values()]
     classes, nodes = _REAL * max(steps.ds.num_classes, 1), steps.ds.num_nodes
-    return classes * (sum(counts) + 2 * max(counts)) + _ID * (3 * sum(counts) + nodes) + _REAL * nodes
+    taken: int = classes * (sum(counts) + 2 * max(counts)) + _ID * (3 * sum(counts) + nodes) + _REAL * nodes
+    return taken
 
 
 def _part_bytes(store: Store) -> int:
