@@ -60,9 +60,7 @@ def stored_plan(
     stages, pinned, reuse, keep = MacroText(None) if macro is None else split_macro(macro)
     hubs = 0 if pinned is None else memory_bytes(pinned, "hubs")
     weights = sum(p.nbytes for p in model.parameters())
-    needs: Needs | None = None
-    if measured is not None:
-        needs, count = measured("mini" if mode == "mini" else "macro")
+    needs, count = (None, 0) if measured is None else measured("mini" if mode == "mini" else "macro")
     if mode == "mini":
         count = 1 if stages is None else check_macro(stages)[1]
     elif measured is None:
@@ -87,7 +85,7 @@ def stored_plan(
         most = min(budget // TILE_SHARE, _whole_part(model, ds))
         given = {"count": count, "keep": keep, "reuse": reuse}
         priced = _priced(ways[1], ds, price, fitting_fanouts(model, fanouts), batch_size, given, most)
-        priced = priced if needs is None else replace(priced, needs=needs)
+        priced = replace(priced, needs=needs or priced.needs)
         ways[1] = replace(ways[1], seconds=priced.seconds)
     if mode == "mini":
         ways = [ways[0], Way("macro", ways[1].batches, refused="mode mini was asked for"), ways[2]]
