@@ -321,6 +321,11 @@ def _missing_bytes(start: int, size: int) -> int:
     return 0 if failed else _PAGE * int((there & 1 == 0).sum())
 
 
+def trim_heap() -> None:
+    """Returns what the C library's heap has free to the system."""
+    _trim_heap()
+
+
 @functools.cache
 def keep_heap() -> bool:
     """From now on the C library keeps freed memory of any size, as the pool does; whether it can do so.

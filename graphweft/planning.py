@@ -10,6 +10,7 @@ import copy
 import os
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -28,13 +29,16 @@ from graphweft.storage.store import Store, is_store
 from graphweft.train.chosen import Chosen, Loop
 from graphweft.train.device import on_device
 from graphweft.train.edge_data import edge_data_of
-from graphweft.train.model_input import as_read, check_parts
-from graphweft.train.needs import budget_of
+from graphweft.train.grouped import Grouped
+from graphweft.train.macro import Macro, as_macro
+from graphweft.train.model_input import as_read, check_parts, opened
+from graphweft.train.needs import Needs, RunBudget, budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import MODES, USUAL_BATCH, USUAL_RATE, check_choice, check_fanouts, check_integer
 from graphweft.train.plan import Considered, Plan, Way
 from graphweft.train.spec import TrainSpec
-from graphweft.train.steps import PLANNED, Drawn, Given, planned
+from graphweft.train.steps import PLANNED, Drawn, Given, planned, sampled
+from graphweft.train.stored_needs import groups_within, rows_within
 from graphweft.train.stored_ways import stored_plan
 
 Model = nn.Module | TrainSpec | str
@@ -104,7 +108,9 @@ def plan(
         def price(group: Dataset) -> Way:
             return _in_memory(built, group, None, profile, inside, ("mini",), keep_features).way
 
-        return stored_plan(*(built, ds, memory, profile, macro, mode, ranks, price), inside.fanouts, inside.batch_size)
+        measured = None if memory is None else partial(_stored_needs, built, ds, memory, inside, as_macro(macro))
+        given = (built, ds, memory, profile, macro, mode, ranks, price)
+        return stored_plan(*given, inside.fanouts, inside.batch_size, measured)
     if mode == "macro":
         text = "expected full, mini or auto for data in memory, got macro; graphweft prepare makes a store"
         raise ConfigError(f"mode: {text}")
@@ -122,6 +128,27 @@ def plan_run(spec: TrainSpec, machine: str | None, ranks: int) -> Plan:
     """As :func:`plan`, with the threads that a run of ``spec`` has."""
     with threads_of(spec):
         return plan(spec, machine=machine, ranks=ranks, mode=spec.mode)
+
+
+def _stored_needs(
+    model: nn.Module, ds: StoredDataset, memory: int | str, drawn: Drawn, macro: Macro | None, mode: str
+) -> tuple[Needs, int]:
+    """The memory of a run from a store within a budget, and the parts of a group (0 in mode "mini").
+
+    Raises: MemoryBudgetError where not even the least fits.
+    """
+    _, opened_ds = opened(mode, ds.store)
+    opened_ds, budget = as_read(check_parts(model, opened_ds, "nodes"), model), RunBudget(memory, opened_ds)
+    chosen = Chosen(None, None, 0.0, None, 0, None, None, None, None, None, (), ())
+    loop = Loop(chosen, opened_ds, "nodes", "accuracy", None)
+    update = loop.update(model, make_optimizer(model, "adam", USUAL_RATE, 0.0, "all"))
+    edges = edge_data_of(model, opened_ds, "use")
+    given = Given(model, opened_ds, update, loop, edges, "nodes", mode, Ranks())
+    with budget.within():
+        steps = sampled(given, drawn._replace(macro=macro), 0, lambda epoch, place: 0, memory, None)
+        if isinstance(steps, Grouped):
+            return groups_within(steps, budget)[0], steps.group
+        return rows_within(steps, budget)[0], 0
 
 
 def _in_memory(

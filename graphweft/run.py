@@ -130,8 +130,13 @@ def run(spec: TrainSpec) -> dict[str, Any]:
 
 
 def _limited(spec: TrainSpec) -> AbstractContextManager[None]:
-    """The memory budget of the whole run, reading included; what trains on stores keeps to its own."""
-    if spec.memory is None or spec.mode == "macro" or is_store(str(spec.data)):
+    """The memory budget of the whole run, reading included; links of a store and groups in memory keep to their own."""
+    if spec.memory is None:
+        return nullcontext()
+    stored = is_store(str(spec.data))
+    if (spec.mode == "macro" and not stored) or (
+        stored and (spec.task != "nodes" or spec.mode not in ("macro", "mini"))
+    ):
         return nullcontext()
     return Budget(memory_bytes(spec.memory)).enforced()
 

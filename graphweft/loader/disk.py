@@ -22,7 +22,7 @@ from graphweft.storage.row_cache import RowCache
 from graphweft.storage.store import Store
 from graphweft.storage.stored_structure import StoredNodes, structure_bytes
 
-_AHEAD = 6  # one in so many bytes beside the structure is for batches that are drawn ahead
+AHEAD = 6  # one in so many bytes beside the structure is for batches that are drawn ahead
 
 
 class Nodes(Protocol):
@@ -139,7 +139,7 @@ def feed_of(loader: _Owner, tables: DiskTables) -> DiskFeed[Any] | MappedFeed[An
     stored = tables.stored
     if tables.mapped:
         return MappedFeed(stored.store, stored.row_ids, draw, loader.nodes_read, loader.with_rows)
-    ahead = tables.memory // _AHEAD
+    ahead = tables.memory // AHEAD
     cache = RowCache(stored.store, stored.row_ids, tables.memory - ahead)
     return DiskFeed(cache, draw, loader.nodes_read, loader.with_rows, batch_bytes, loader._length, ahead)
 

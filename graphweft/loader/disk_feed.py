@@ -100,7 +100,7 @@ class DiskFeed(Generic[B]):
         self.cache, self.counts = cache, RowCounts()
         self._draw, self._nodes, self._finish, self._size, self._length = draw, nodes, finish, size, length
         self._memory = memory
-        self._workers = max(processors() // 2, 1)
+        self.workers = max(processors() // 2, 1)
         self._drawing: ThreadPoolExecutor | None = None
         self._reading: ThreadPoolExecutor | None = None
         self._pending: deque[_Drawn]  # drawn, rows not loaded
@@ -189,7 +189,7 @@ class DiskFeed(Generic[B]):
         # what follows from more uses than these changes little
         while nbytes <= self._memory and rows <= _USES * self.cache.capacity and len(known) < self._length(0):
             if len(known) == len(self._pending):
-                places = [self._next() for _ in range(self._workers)]
+                places = [self._next() for _ in range(self.workers)]
                 draw = map if self._drawing is None else self._drawing.map
                 self._pending.extend(draw(self._drawn, places))
             drawn = self._pending[len(known)]
@@ -214,7 +214,7 @@ class DiskFeed(Generic[B]):
     def running(self) -> Iterator[None]:
         """Inside of it batches are drawn and read by threads, ahead of those that are asked for."""
         with (
-            ThreadPoolExecutor(self._workers, "graphweft-draw", become_worker) as drawing,
+            ThreadPoolExecutor(self.workers, "graphweft-draw", become_worker) as drawing,
             ThreadPoolExecutor(1, "graphweft-read", become_worker) as reading,
         ):
             self._drawing, self._reading = drawing, reading

@@ -221,14 +221,15 @@ class GroupLoader(EpochLoader[Batch]):
 
         def prepare(position: int) -> Batch:
             planned = plan[bisect.bisect_right(firsts, position) - 1]
-            group = ahead.get(planned.number)
-            begin = (position - planned.first) * self.batch_size
-            seeds = planned.nodes[begin : begin + self.batch_size]
-            sample = planned.key.sample(group.sampler(self.fanouts), seeds)
-            places = planned.places[begin : begin + self.batch_size]
-            return make_batch(sample, group, places, group.rows(sample.n_id))
+            return self.batch_of(planned, ahead.get(planned.number), position - planned.first)
 
         return prepare
+
+    def batch_of(self, planned: PlannedGroup, group: Group, number: int) -> Batch:
+        """A batch of a group, by its number in it."""
+        some = slice(number * self.batch_size, (number + 1) * self.batch_size)
+        sample = planned.key.sample(group.sampler(self.fanouts), planned.nodes[some])
+        return make_batch(sample, group, planned.places[some], group.rows(sample.n_id))
 
     def _batches(self, turn: object, epoch: int, first: int) -> Iterator[Batch]:
         mine: ReadAhead | None = None

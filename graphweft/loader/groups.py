@@ -8,7 +8,7 @@ inference part by part. Source: Hanoi, section 4.3 (macro-batches).
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphweft._errors import ConfigError
+from graphweft._errors import MemoryBudgetError
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed import TypedLayout
@@ -279,11 +279,8 @@ def group_bytes(source: PartSource, count: int, label_bytes: int = 8, hubs: int 
 
     ``hubs``: bytes that are pinned; each group has a copy of them. ``keep``: parts that stay besides.
     """
-    nodes = np.diff(source.bounds)
-    typed = source.types is not None
-    node_bytes = 16 + label_bytes + (8 if typed else 0)  # offsets and ids
-    edge_bytes = 4 + (8 if typed else 0) + (4 if source.has_weights else 0)  # ids of edges, relations and weights
-    parts = nodes * node_bytes + source.feature_bytes + source.edge_counts * edge_bytes
+    nodes, parts = np.diff(source.bounds), part_bytes(source, label_bytes)
+    edge_bytes = _edge_bytes(source)
     largest = np.argsort(-parts, kind="stable")[:count]
     group = int(parts[largest].sum()) + hubs
     reading = int(source.edge_counts[largest].sum()) * edge_bytes + hubs  # once more while columns are joined
@@ -294,6 +291,18 @@ def group_bytes(source: PartSource, count: int, label_bytes: int = 8, hubs: int 
     return 2 * group + reading + part + kept + (hubs + _PINNED_BYTES * _PIECE if hubs else 0)
 
 
+def part_bytes(source: PartSource, label_bytes: int = 8) -> NDArray[np.int64]:
+    """Bytes of each part inside of a group."""
+    node_bytes = 16 + label_bytes + (0 if source.types is None else 8)  # offsets and ids
+    found: NDArray[np.int64] = np.diff(source.bounds) * node_bytes + source.feature_bytes
+    return found + source.edge_counts * _edge_bytes(source)
+
+
+def _edge_bytes(source: PartSource) -> int:
+    """Ids of edges, relations and weights."""
+    return 4 + (0 if source.types is None else 8) + (4 if source.has_weights else 0)
+
+
 def kept_bytes(source: PartSource, keep: int) -> int:
     """Bytes at the most of ``keep`` parts that stay in memory as they lie on disk; of data in memory none."""
     if not keep or not isinstance(source, Store):
@@ -302,21 +311,34 @@ def kept_bytes(source: PartSource, keep: int) -> int:
     return sum(sorted(blocks)[-keep:])
 
 
-def parts_within(source: PartSource, memory: int, label_bytes: int = 8, hubs: int = 0, keep: int = 0) -> int:
+def parts_within(
+    source: PartSource,
+    memory: int,
+    label_bytes: int = 8,
+    hubs: int = 0,
+    keep: int = 0,
+    beside: Callable[[int], int] = lambda count: 0,
+) -> int:
     """The most parts of a group that keep within ``memory`` bytes, beside ``hubs`` pinned bytes and ``keep`` parts.
 
-    Raises: ConfigError naming the least that would do.
+    ``beside``: bytes of a run besides, by the parts of a group.
+
+    Raises: MemoryBudgetError naming the least that would do.
     """
     parts = len(source.bounds) - 1
-    least = group_bytes(source, 1, label_bytes, hubs, keep)
+
+    def needed(count: int) -> int:
+        return group_bytes(source, count, label_bytes, hubs, keep) + beside(count)
+
+    least = needed(1)
     if least > memory:
-        raise ConfigError(
+        text = (
             f"memory: expected at least {shown_bytes(least)} for groups of one of {parts} parts, "
             f"got {shown_bytes(memory)}; a store of more parts" + (", or fewer hubs," if hubs else "") + " needs less"
         )
+        raise MemoryBudgetError(text, least)
     low, high = 1, parts
     while low < high:
         middle = (low + high + 1) // 2
-        fits = group_bytes(source, middle, label_bytes, hubs, keep) <= memory
-        low, high = (middle, high) if fits else (low, middle - 1)
+        low, high = (middle, high) if needed(middle) <= memory else (low, middle - 1)
     return low

@@ -26,7 +26,7 @@ from graphweft.storage.store import Store
 Ids = NDArray[np.int64]
 _ELEMENT = 4  # bytes of a float32, as models read features
 _SLOT_BYTES = 8 + 1 + 24  # a row's id and mark, and what its replacement computes
-_NODE_BYTES = 4 + 4 + 4 + 2
+NODE_BYTES = 4 + 4 + 4 + 2  # of a node: its place, the node there, its next use and how many
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,17 @@ class Loaded:
     read: int = 0
     nbytes: int = 0
     requests: int = 0
+
+
+def least_memory(store: Store, nodes: int, rows: int, share: float = 7 / 8 * 5 / 6) -> int:
+    """Bytes for a table of ``rows`` rows with books and buffers, of which it gets a ``share``."""
+    return int((rows * (store.row_width * _ELEMENT + _SLOT_BYTES) + nodes * NODE_BYTES) / share) + (1 << 20)
+
+
+def most_memory(store: Store, nodes: int, batch: int, batches: int) -> int:
+    """Bytes that a table of all rows takes, beside the batches of an epoch."""
+    table = nodes * (store.row_width * _ELEMENT + _SLOT_BYTES + NODE_BYTES)
+    return table + RowReader(store, table // 7).buffer_bytes + batches * batch
 
 
 class RowCache:
@@ -74,7 +85,7 @@ class RowCache:
         nodes, self._place = len(place), place.numpy()
         self._row = row = store.row_width * _ELEMENT
         self._reader = RowReader(store, memory // 8)
-        room = memory - nodes * _NODE_BYTES - self._reader.buffer_bytes
+        room = memory - nodes * NODE_BYTES - self._reader.buffer_bytes
         self.capacity = min(room // (row + _SLOT_BYTES), nodes)
         if self.capacity < 1:
             least = memory - room + row + _SLOT_BYTES

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import mmap
 import os
 import zlib
 from collections.abc import Iterator, Mapping
@@ -31,7 +32,8 @@ from graphweft.storage.store_types import Types
 
 _MOST_MANIFEST = 1 << 30
 _PIECE = 8 << 20  # bytes of a block that are read at a time where only some of its rows are wanted
-_FEW = 16  # one row in so many is picked by itself
+_PAGE = mmap.PAGESIZE  # what a row that is picked by itself takes of the system's memory
+_FEW = 1 << 16  # bytes between wanted rows from which on they are picked one by one, as a disk reads less in that time
 
 
 class FeatureRegion(NamedTuple):
@@ -104,6 +106,7 @@ class Store:
         bounds: int64 (parts + 1,) first id of every part, and the number of nodes.
         counts: What was read so far.
         held: Blocks that stay in memory; none unless somebody says so.
+        piece: Bytes of a block that are read at a time where only some of its rows are wanted.
 
     Raises: DataError of one line for what is no store, an unfinished or a damaged one.
 
@@ -124,6 +127,7 @@ class Store:
         self.counts = ReadCounts()
         self._verify, self._seen = verify, set[tuple[int, str]]()
         self.held = HeldBlocks()
+        self.piece = _PIECE
 
     def holding(self) -> Store:
         """The same store with parts of its own that stay in memory; both count their reads together."""
@@ -246,8 +250,10 @@ class Store:
         self.held.put(number, name, found, shared=out is not None)
         return found
 
-    def check(self, number: int, name: str, memory: int = _PIECE) -> None:
+    def check(self, number: int, name: str, memory: int | None = None) -> None:
         """Compares a block with its checksum, where that was not done yet, in pieces of at most ``memory`` bytes.
+
+        None: :attr:`piece`.
 
         Raises: DataError.
         """
@@ -255,7 +261,7 @@ class Store:
         if not self._verify or (number, block.name) in self._seen:
             return
         crc = 0
-        step = max(min(memory, _PIECE) // SECTOR, 1) * SECTOR
+        step = max(min(self.piece if memory is None else memory, _PIECE) // SECTOR, 1) * SECTOR
         piece = aligned_empty((min(step, block.nbytes),), torch.uint8)
         with self._opened(number, block) as file:
             for first in range(0, block.nbytes, step):
@@ -364,15 +370,17 @@ class Store:
         if held is not None:
             _select(held, torch.from_numpy(rows), out)
             return
-        if len(rows) * _FEW < block.shape[0]:
-            table = self._mapped(number, block)
-            _select(table, torch.from_numpy(rows), out)
-            del table
-            with self._opened(number, block) as file:
-                file.forget()
-            return
         width = block.nbytes // block.shape[0]
-        step = max(_PIECE // width, 1)
+        if len(rows) * _FEW < (int(rows[-1]) - int(rows[0]) + 1) * width:
+            step = max(self.piece // (_PAGE + width), 1)
+            for first in range(0, len(rows), step):
+                table = self._mapped(number, block, at_random=True)
+                _select(table, torch.from_numpy(rows[first : first + step]), out[first : first + step])
+                del table
+                with self._opened(number, block) as file:
+                    file.forget()
+            return
+        step = max(self.piece // width, 1)
         with self._opened(number, block) as file:
             for first in range(int(rows[0]), int(rows[-1]) + 1, step):
                 last = min(first + step, int(rows[-1]) + 1)
@@ -393,9 +401,9 @@ class Store:
         none = torch.empty((0, shape.label_columns) if shape.label_columns else (0,), dtype=DTYPES[shape.label_dtype])
         return np.concatenate([np.empty(0, np.int64), *ids]), torch.cat([none, *known])
 
-    def _mapped(self, number: int, block: Block) -> Tensor:
+    def _mapped(self, number: int, block: Block, at_random: bool = False) -> Tensor:
         with self._opened(number, block) as file:
-            return mapped(file.path, DTYPES[block.dtype], block.shape, block.offset)
+            return mapped(file.path, DTYPES[block.dtype], block.shape, block.offset, at_random)
 
     @contextlib.contextmanager
     def _opened(self, number: int, block: Block) -> Iterator[BlockFile]:

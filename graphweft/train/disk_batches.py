@@ -7,6 +7,7 @@ batches at hand and, by their next use, of coming ones.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from graphweft._errors import ConfigError
+from graphweft._memory import POOL
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.loader.disk import tables_of
+from graphweft.loader.disk_feed import DiskFeed
 from graphweft.nn.rgcn import RelationalEmbedding
 from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
@@ -32,9 +35,11 @@ from graphweft.train.mini_batch import AnyLoader
 from graphweft.train.node_batches import NodeBatches
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.part_inference import PartInference
-from graphweft.train.samplers import AnySampler
+from graphweft.train.samplers import AnySampler, fitting_fanouts
 from graphweft.train.settle import Features
 from graphweft.train.stored_inference import StoredInference
+from graphweft.train.stored_needs import check_rows, predicted_bytes
+from graphweft.train.update import Update
 
 EVALUATION = 8  # one in so many bytes of the budget is for evaluation
 _SAMPLERS = ("neighbor", "layer", "saint-node", "saint-edge", "saint-walk")
@@ -52,6 +57,16 @@ class DiskNodeBatches(NodeBatches):
         staged = isinstance(made, PreparedBatch)
         return made.plan.over(made, table, place) if staged else super().with_rows(made, table, place)
 
+    def with_own_rows(self, made: Any) -> Any:
+        """A batch with rows that are read for it alone."""
+        assert isinstance(self._feed, DiskFeed)  # with a budget
+        return self._feed.alone(made)
+
+    @property
+    def disk_workers(self) -> int:
+        """Threads that draw batches ahead."""
+        return self._feed.workers if isinstance(self._feed, DiskFeed) else 0
+
     def forget(self) -> None:
         """Drops batches that were drawn ahead."""
         if self._feed is not None:
@@ -62,10 +77,13 @@ class DiskBatches(FromDisk):
     """Trains a model on sampled neighbourhoods of nodes whose features are on disk.
 
     Args: as for :class:`MiniBatch`, with a store as ``ds``, a name as ``sampler``, no ``macro``, and
-        memory: Bytes for structure, labels, rows of features, batches drawn ahead and evaluation.
+        memory: Bytes of the run.
         scratch: Folder of temporary files.
 
-    Raises: ConfigError for options that do not fit, or too little memory.
+    Attributes:
+        inference: What evaluates.
+
+    Raises: ConfigError for options that do not fit, MemoryBudgetError for too little memory.
     """
 
     ds: StoredGraph
@@ -74,6 +92,10 @@ class DiskBatches(FromDisk):
         self,
         model: nn.Module,
         ds: StoredGraph,
+        x: Features,
+        optimizer: torch.optim.Optimizer | Update,
+        fanouts: Any,
+        batch_size: int,
         *given: Any,
         macro: Macro | None = None,
         sampler: str | AnySampler = "neighbor",
@@ -90,11 +112,13 @@ class DiskBatches(FromDisk):
         check_mapped(ds, memory)
         budget = memory_bytes(memory)
         evaluation_bytes = budget // EVALUATION
+        if memory is not None and not ds.mapped:
+            check_rows(model, ds, fitting_fanouts(model, fanouts), batch_size, budget)
         self._disk = tables_of(ds, budget, evaluation_bytes, ds.mapped)
-        self._room = evaluation_bytes, scratch
-        self._inference = PartInference(model, ds.store, evaluation_bytes, 1, scratch)
+        self._scratch = scratch
+        self.inference = PartInference(model, ds.store, evaluation_bytes, 1, scratch)
         own["sampler"] = sampler
-        super().__init__(model, ds, *given, **own)
+        super().__init__(model, ds, x, optimizer, fanouts, batch_size, *given, **own)
 
     def _load(self) -> tuple[AnyLoader, MacroRun | None]:
         """A loader over the training rows."""
@@ -121,6 +145,14 @@ class DiskBatches(FromDisk):
         if loader.plan is not former:
             loader.forget()
 
+    def resize(self, memory: int) -> None:
+        """Rows of features and batches drawn ahead take so many bytes from now on; no batch changes."""
+        former, self._disk = self.loader, replace(self._disk, memory=memory)
+        assert isinstance(former, DiskNodeBatches)  # as loaded
+        made, self.macro = self._load()
+        assert isinstance(made, DiskNodeBatches)  # as loaded
+        self.loader, made.plan = made, former.plan
+
     def use(self, edge_data: EdgeData) -> None:
         """As for data in memory. Raises: ConfigError for weights and a model that is no stack of layers."""
         if edge_data.inputs is not None and not isinstance(self.model, Stack):
@@ -133,25 +165,37 @@ class DiskBatches(FromDisk):
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss, from all in-edges where the model is a stack of layers."""
+        if self.budget is not None:
+            POOL.trim()
         kept = torch.unique(torch.cat(list(self.rows.values())), sorted=True)
         rows = {part: torch.searchsorted(kept, nodes) for part, nodes in self.rows.items()}
-        return evaluation(self.target, self._outputs(kept), self.ds.y[kept], rows, self.metrics)
+        outputs = self._outputs(kept)
+        if self.budget is not None:
+            POOL.trim()
+        return evaluation(self.target, outputs, self.ds.y[kept], rows, self.metrics)
 
     def logits(self) -> Tensor:
         """Outputs of all nodes in the order of the source, shape (N, C)."""
+        if self.budget is not None:
+            self.budget.check_room(predicted_bytes(self.ds))
         return self._outputs(torch.arange(self.ds.num_nodes))
 
     def _outputs(self, nodes: Tensor) -> Tensor:
         """Outputs of some nodes; those of a graph with relations or weights by the structure in memory."""
-        if self.ds.store.types is not None or self.edge_data.inputs is not None:
+        if self.in_memory:
             assert isinstance(self.model, Stack)  # as was checked
-            memory, scratch = self._room
-            whole = StoredInference(self.model, self.ds.graph, self.ds.store, self.ds.row_ids, memory, scratch)
+            place = (self.ds.graph, self.ds.store, self.ds.row_ids, self.inference.tiles, self._scratch)
+            whole = StoredInference(self.model, *place)
             return whole.outputs(self.edge_data.inputs)[nodes]
         ids = self.ds.row_ids[nodes]
         order = torch.argsort(ids)
-        found = self._inference.outputs(ids[order].numpy())
+        found = self.inference.outputs(ids[order].numpy())
         return torch.empty_like(found).index_copy_(0, order, found)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether evaluation reads the structure in memory."""
+        return self.ds.store.types is not None or self.edge_data.inputs is not None
 
     def identity(self) -> dict[str, Any]:
         """What decides the batches, for checkpoints."""

@@ -23,6 +23,7 @@ from graphweft.train.disk_counts import FromDisk
 from graphweft.train.link_task import LinkTask, check_stored_links
 from graphweft.train.settle import Features
 from graphweft.train.stored_inference import StoredInference
+from graphweft.train.tiles import Tiles
 
 _EDGE_BYTES = 120  # of an edge: the training graph, known pairs, the edges to predict, and what splitting them takes
 
@@ -68,7 +69,7 @@ class DiskLinkTask(LinkTask, FromDisk):
     def logits(self) -> Tensor:
         """The embeddings, (N, C), from all neighbours in the training graph."""
         assert isinstance(self.model, Stack) and isinstance(self.ds, StoredGraph)  # as was checked
-        place = (self.split.graph, self.ds.store, self.ds.row_ids, self._evaluated_in, self._scratch)
+        place = (self.split.graph, self.ds.store, self.ds.row_ids, Tiles.share_of(self._evaluated_in), self._scratch)
         return StoredInference(self.model, *place).outputs(self.edge_data.inputs)
 
     def identity(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ Hanoi, section 4.3.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphweft._errors import ConfigError
+from graphweft._errors import ConfigError, MemoryBudgetError
+from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset, training_labels
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.batch import Batch
@@ -40,6 +42,7 @@ from graphweft.train.options import check_macro
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.settle import Features
+from graphweft.train.stored_needs import least_beside, predicted_bytes
 from graphweft.train.target import Target, target_of
 from graphweft.train.update import Update
 
@@ -69,6 +72,7 @@ class OnGroups(MiniBatch):
     """Steps on groups of parts, whose features are read with them."""
 
     _x: Features
+    in_memory = False
 
     @property
     def x(self) -> Features:
@@ -89,10 +93,17 @@ class Grouped(OnGroups):
     Args: as for :class:`MiniBatch`, but for
         ds: A dataset, or one in a store.
         macro: "parts:B/P", or ``Parts`` for a dataset in memory; None: as many parts of a store as fit into ``memory``.
-        memory: Bytes for the groups that are in memory at once; None: for a store a quarter of the machine's memory.
+        memory: Of a store, bytes of the whole run; of data in memory those for the groups that are in memory at once.
+            None: for the groups of a store a quarter of the machine's memory.
         scratch: Folder of temporary files.
 
-    Raises: ConfigError for options that do not fit, or too little memory.
+    Attributes:
+        group: Parts of a group.
+        is_asked: Whether these are as many as the user said.
+        in_memory: Whether evaluation reads the structure in memory.
+        inference: What evaluates.
+
+    Raises: ConfigError for options that do not fit, MemoryBudgetError for too little memory.
     """
 
     def __init__(
@@ -125,7 +136,9 @@ class Grouped(OnGroups):
         self._take(labelled(ds))
         self.fanouts = fitting_fanouts(model, fanouts)
         hubs = 0 if macro is None or macro.hubs is None else memory_bytes(macro.hubs, "hubs")
-        self._source, self._row_ids, self._group = _parts_of(ds, x, macro, memory, hubs)
+        self.is_asked = _asked(macro) is not None
+        beside = _beside(model, ds, self.fanouts, batch_size, memory)
+        self._source, self._row_ids, self.group = _parts_of(ds, x, macro, memory, hubs, beside)
         self._inputs: tuple[Any, EdgeInputs | None] = (None, None)
         if hubs and (self._source.types is not None or self._source.has_weights):
             kind = "a typed graph" if self._source.types is not None else "weights of edges"
@@ -140,9 +153,7 @@ class Grouped(OnGroups):
         budget = memory_bytes(memory) if memory is not None or isinstance(ds, StoredDataset) else 1 << 30
         assert isinstance(self.loader, GroupLoader)  # as loaded
         source = self.loader.source  # with the parts that stay in memory
-        self._inference = PartInference(
-            model, source, budget - kept_bytes(source, self._drawn[3]), self._group, scratch
-        )
+        self.inference = PartInference(model, source, budget - kept_bytes(source, self._drawn[3]), self.group, scratch)
 
     def _load(self) -> tuple[AnyLoader, MacroRun | None]:
         """The loader over the training rows."""
@@ -150,12 +161,28 @@ class Grouped(OnGroups):
         seeds = torch.unique(self._row_ids[self.rows["train"]], sorted=True)
         loader = GroupLoader(
             *(self._source, seeds, self.fanouts, batch_size, True, seed),
-            count=self._group,
+            count=self.group,
             hubs=self.hubs,
             reuse=reuse,
             keep=keep,
         )
         return loader, None
+
+    def regroup(self, count: int) -> None:
+        """Groups of so many parts from now on; before the first epoch."""
+        self.group = self.inference.count = count
+        self.loader, self.macro = self._load()
+
+    def rehearse(self, batch: Batch) -> None:
+        """The gradients of a batch, without an update."""
+        y = batch.y
+        assert y is not None  # groups have labels
+        self._labels = y[: batch.batch_size]
+        self.gradients(batch)
+
+    def let_go(self) -> None:
+        """Holds no group."""
+        self._inputs, self._labels = (None, None), self.ds.y[:0]
 
     def _pinned(self, budget: int) -> Hubs:
         """The most influential nodes for the training rows, as many steps away as there are layers."""
@@ -190,15 +217,23 @@ class Grouped(OnGroups):
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss, from all in-edges where the model is a stack of layers."""
+        self.let_go()
+        if self.budget is not None:
+            POOL.trim()
         order = torch.argsort(self._row_ids)
-        outputs = self._inference.outputs(self._row_ids[order].numpy(), self._is_weighted)
+        outputs = self.inference.outputs(self._row_ids[order].numpy(), self._is_weighted)
+        if self.budget is not None:
+            POOL.trim()
         if not isinstance(self.ds, StoredDataset):
             outputs = torch.empty_like(outputs).index_copy_(0, order, outputs)
         return evaluation(self.target, outputs, self.ds.y, self.rows, self.metrics)
 
     def logits(self) -> Tensor:
         """Outputs of all nodes in the order of the source, shape (N, C)."""
-        outputs = self._inference.outputs(np.arange(self._source.bounds[-1]), self._is_weighted)
+        self.let_go()
+        if self.budget is not None and isinstance(self.ds, StoredDataset):
+            self.budget.check_room(predicted_bytes(self.ds))
+        outputs = self.inference.outputs(np.arange(self._source.bounds[-1]), self._is_weighted)
         order = self._source.order if isinstance(self._source, MemoryParts) else None
         if order is None:
             assert isinstance(self.ds, StoredDataset)  # the other source of parts
@@ -217,7 +252,7 @@ class Grouped(OnGroups):
             drawn["reuse"] = self._drawn[2]
         if self._drawn[3]:
             drawn["keep"] = self._drawn[3]
-        return {**drawn, **accumulated, "group": f"{self._group}/{parts}", **stored}
+        return {**drawn, **accumulated, "group": f"{self.group}/{parts}", **stored}
 
     def _train_on(self, batch: Batch | PreparedBatch) -> Tensor:
         assert isinstance(batch, Batch)  # nothing is prepared ahead
@@ -252,17 +287,18 @@ class Grouped(OnGroups):
 
 
 def _parts_of(
-    ds: Dataset, x: Features, macro: Macro | None, memory: int | str | None, hubs: int
+    ds: Dataset, x: Features, macro: Macro | None, memory: int | str | None, hubs: int, beside: Callable[[int], int]
 ) -> tuple[PartSource, Tensor, int]:
     """The parts, the ids in them of the rows of labels, and how many parts make a group. Raises: ConfigError."""
     asked, keep = _asked(macro), 0 if macro is None else macro.keep
     if isinstance(ds, StoredDataset):
         budget, parts = memory_bytes(memory), len(ds.store)
         if asked is None:
-            return ds.store, ds.row_ids, parts_within(ds.store, budget, _label_bytes(ds), hubs, keep)
+            return ds.store, ds.row_ids, parts_within(ds.store, budget, _label_bytes(ds), hubs, keep, beside)
         if isinstance(asked, Parts) or asked[1] != parts:
             raise ConfigError(f"macro: expected parts:B/{parts} for a store of {parts} parts, got {_shown(asked)}")
-        _check_budget(ds.store, asked[0], budget if memory is not None else None, ds, hubs, keep)
+        more = beside(asked[0])
+        _check_budget(ds.store, asked[0], budget if memory is not None else None, ds, hubs, keep, more)
         return ds.store, ds.row_ids, asked[0]
     if asked is None:
         raise ConfigError("macro: expected parts:B/P with mode macro on a dataset in memory, got None")
@@ -273,6 +309,15 @@ def _parts_of(
     source = MemoryParts(ds.graph, x, ds.y, part, parts)
     _check_budget(source, count, None if memory is None else memory_bytes(memory), ds, hubs, keep)
     return source, torch.from_numpy(source.new_id), count
+
+
+def _beside(
+    model: nn.Module, ds: Dataset, fanouts: Sequence[int], batch_size: int, memory: int | str | None
+) -> Callable[[int], int]:
+    """Bytes of a run beside its groups, by the parts of a group; none where the budget is that of the groups."""
+    if memory is None or not isinstance(ds, StoredDataset):
+        return lambda count: 0
+    return partial(least_beside, model, ds, fanouts, batch_size)
 
 
 def _asked(macro: Macro | None) -> tuple[int, int] | Parts | None:
@@ -296,14 +341,17 @@ def _shown(asked: tuple[int, int] | Parts) -> str:
     return "Parts" if isinstance(asked, Parts) else f"parts:{asked[0]}/{asked[1]}"
 
 
-def _check_budget(source: PartSource, count: int, budget: int | None, ds: Dataset, hubs: int, keep: int) -> None:
-    """Raises: ConfigError naming the least that would do."""
-    needed = group_bytes(source, count, _label_bytes(ds), hubs, keep)
+def _check_budget(
+    source: PartSource, count: int, budget: int | None, ds: Dataset, hubs: int, keep: int, more: int = 0
+) -> None:
+    """Raises: MemoryBudgetError naming the least that would do."""
+    needed = group_bytes(source, count, _label_bytes(ds), hubs, keep) + more
     if budget is not None and needed > budget:
-        raise ConfigError(
+        text = (
             f"memory: expected at least {shown_bytes(needed)} for groups of {count} parts, got {shown_bytes(budget)}; "
             "without macro as many parts are taken as fit"
         )
+        raise MemoryBudgetError(text, needed)
 
 
 def _read_bytes(ds: StoredDataset, part: int) -> int:

@@ -317,6 +317,7 @@ class MiniBatch(Steps):
             self._sum += loss * share
             self._count += share
             self.after_batch(done, total, self._sum / max(self._count, 1))
+            del batch  # before the next one is made
         if self.macro is not None:
             self.macro.end_epoch(self._key(self.loader.epoch, 0))
         if self.replays is not None:

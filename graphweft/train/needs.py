@@ -39,7 +39,7 @@ _COPIES = 4  # of each parameter: two moments, the best and the last weights; it
 _AGAIN = 1.15  # times what was measured, for another measurement
 _ROOM, _SPARE = 1.03, 6 << 20  # times what is predicted, and bytes, that a budget has to leave room for
 _OTHERWISE = 1 << 20  # by how much what another process has taken by then may differ
-_MARGIN = 1.02  # what rounding to pages and small tensors add
+MARGIN = 1.02  # what rounding to pages and small tensors add
 _LEAST_KEPT = 1  # bytes of kept values: none
 UNLIMITED = 1 << 60  # bytes that everything keeps to
 
@@ -77,7 +77,7 @@ class Needs:
         """The peak."""
         always = self.program + self.data + self.structure + self.kept + self.parameters
         steps = self.batches + self.step
-        return int(_MARGIN * (always + (max(steps, self.evaluation) if self.trims else steps + self.evaluation)))
+        return int(MARGIN * (always + (max(steps, self.evaluation) if self.trims else steps + self.evaluation)))
 
     @property
     def least(self) -> int:
@@ -188,6 +188,15 @@ class RunBudget:
             raise refusal(replace(needs, step=more), self.limit)
         return lifted()
 
+    @property
+    def floor(self) -> int:
+        """Own bytes of the process that do not count."""
+        return self._budget.floor
+
+    def check_room(self, more: int) -> None:
+        """``more`` bytes may be taken now. Raises: MemoryBudgetError."""
+        self._budget.admit(more, POOL.trim)
+
     def check(self) -> None:
         """The process keeps to the budget now. Raises: MemoryBudgetError."""
         self._budget.admit(0, POOL.trim)
@@ -224,12 +233,14 @@ def lean_heap_within(memory: int | str) -> None:
 def budget_of(
     memory: int | str | None, ds: Dataset, mode: str, task: str, macro: Macro | None, ranks: Ranks
 ) -> RunBudget | None:
-    """The budget of a run in memory; None without one, or where a store or groups of parts keep to it.
+    """The budget of a run; None without one, or where groups of parts or links of a store keep to it by themselves.
 
     Raises: ConfigError for a text that is no size, and for options whose memory is not known.
     """
     if memory is None:
         return None
+    if task == "nodes" and isinstance(ds, StoredDataset) and not ranks.is_shared:
+        return RunBudget(memory, ds)
     if mode == "macro" or isinstance(ds, StoredDataset):
         lean_heap_within(memory)
         return None
@@ -304,6 +315,8 @@ def _tensors(ds: Dataset) -> Iterator[Tensor]:
             yield from (item.indptr, item.indices, item.values)
         elif isinstance(item, Tensor):
             yield item
+    if isinstance(ds, StoredDataset):  # whose graph is on disk, or is read later
+        return
     csc = ds.graph.csc
     yield from (csc.indptr, csc.indices)
     if csc.edge_ids is not None:
@@ -340,6 +353,7 @@ def loss_bytes(rows: int, columns: int) -> int:
 
 
 __all__ = [
+    "MARGIN",
     "UNLIMITED",
     "Needs",
     "RunBudget",

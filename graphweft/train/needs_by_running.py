@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from graphweft.storage.gather import gather_rows
 from graphweft.train.edge_data import EdgeData
 
 Features = Tensor | SparseFeatures
+T = TypeVar("T")
 _Running = Callable[[Graph, Any, dict[str, Any]], object]
 
 _STRIDES = (16, 5, 2, 1)  # every so many nodes are the parts
@@ -152,7 +153,15 @@ def _measured(run: Callable[[Any], object], given: Callable[[], Features]) -> Ta
     POOL.trim()
     forms = POOL.stats().mapped - none
     rows = given()
-    held, resident = POOL.stats().mapped, _begin_peak()
+    held = POOL.stats().mapped
+    grown, _ = grown_while(lambda: run(rows))
+    pool = POOL.stats().mapped - held
+    return Taken(pool + forms, max(0, grown - pool))
+
+
+def grown_while(run: Callable[[], T]) -> tuple[int, T]:
+    """The most bytes that this process takes while ``run`` runs, above what it has before; and what it returns."""
+    resident = _begin_peak()
     before = most = own_bytes()
     ended = threading.Event()
 
@@ -164,14 +173,13 @@ def _measured(run: Callable[[Any], object], given: Callable[[], Features]) -> Ta
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        run(rows)
+        found = run()
     finally:
         most = max(most, own_bytes())
         ended.set()
         watcher.join()
-    pool = POOL.stats().mapped - held
-    grown = max(most - before, _peak() - resident if resident else 0)  # the thread may come late on a busy machine
-    return Taken(pool + forms, max(0, grown - pool))
+    # the thread may come late on a busy machine
+    return max(most - before, _peak() - resident if resident else 0), found
 
 
 def _begin_peak() -> int:
@@ -191,4 +199,4 @@ def _peak() -> int:
     return 0
 
 
-__all__ = ["Taken", "evaluation_bytes", "kept_buffers", "run_bytes"]
+__all__ = ["Taken", "evaluation_bytes", "grown_while", "kept_buffers", "run_bytes"]

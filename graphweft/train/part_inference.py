@@ -7,8 +7,6 @@ file, and memory holds the rows of one tile. Another model sees the graph that a
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from graphweft._errors import DataError
+from graphweft._memory import trim_heap
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import Block, with_degrees
 from graphweft.graph.graph import Graph
@@ -31,12 +29,9 @@ from graphweft.nn.stack import Stack
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.flat_rows import flat_rows_of
 from graphweft.storage.gather import gather_rows
-from graphweft.storage.memory_size import shown_bytes
 from graphweft.storage.store import Store
 from graphweft.train.hub_rows import is_reducible, joined
-
-TILE_SHARE = 8  # of the memory: the rows that a tile's edges lead to
-LEAST_TILE = 1 << 12  # edges
+from graphweft.train.tiles import HiddenRows, Tiles
 
 Ids = NDArray[np.int64]
 
@@ -51,6 +46,9 @@ class PartInference:
         count: Parts of a group, for a model that is no stack of layers.
         scratch: Folder of temporary files; None: the system's.
 
+    Attributes:
+        tiles: How much is in memory at once; a share of ``memory`` unless something else is set.
+
     Example:
         >>> from graphweft.loader.parts import MemoryParts
         >>> from graphweft.nn.sage import SAGE
@@ -64,7 +62,8 @@ class PartInference:
     def __init__(
         self, model: nn.Module, source: PartSource, memory: int, count: int, scratch: Path | None = None
     ) -> None:
-        self.model, self.source, self._memory, self._count, self._scratch = model, source, memory, count, scratch
+        self.model, self.source, self.count, self._scratch = model, source, count, scratch
+        self.tiles = Tiles.share_of(memory)
         self._degrees: Tensor | None = None
         self._normaliser: tuple[Tensor, Tensor] | None = None
         self._weighted = False
@@ -83,8 +82,8 @@ class PartInference:
     def _by_groups(self, wanted: Ids) -> Tensor:
         bounds = self.source.bounds
         found: Tensor | None = None
-        for first in range(0, len(bounds) - 1, self._count):
-            parts = range(first, min(first + self._count, len(bounds) - 1))
+        for first in range(0, len(bounds) - 1, self.count):
+            parts = range(first, min(first + self.count, len(bounds) - 1))
             cut = slice(*np.searchsorted(wanted, (bounds[parts.start], bounds[parts.stop])).tolist())
             if cut.start == cut.stop:
                 continue
@@ -92,59 +91,85 @@ class PartInference:
             given = {} if group.edge_weight is None or not self._weighted else {"edge_weight": group.edge_weight}
             rows: Tensor = self.model(group.graph, group.rows(torch.arange(group.graph.num_nodes)), **given)
             if found is None:
-                found = scratch_rows(self._scratch, len(wanted), rows.shape[1])
+                found = self.tiles.rows(self._scratch, len(wanted), rows.shape[1]).rows
             found[cut] = rows[torch.from_numpy(wanted[cut] - bounds[parts.start])]
+            del group, rows
         return torch.empty(0, 0) if found is None else found
 
     def _by_layers(self, model: Stack, wanted: Ids) -> Tensor:
-        every = np.arange(self.source.bounds[-1])
-        rows: Tensor | None = None
+        rows: HiddenRows | None = None
         last = len(model.layers) - 1
         for index in range(last + 1):
-            rows = self._layer(model, index, wanted if index == last else every, rows)
+            nodes = wanted if index == last else np.arange(self.source.bounds[-1])
+            rows = self._layer(model, index, nodes, rows)
         assert rows is not None  # a stack has a layer
-        return rows
+        return rows.rows
 
-    def _layer(self, model: Stack, index: int, wanted: Ids, below: Tensor | None) -> Tensor:
-        """Rows of one layer for the nodes ``wanted``; ``below`` are those of all nodes, None the features."""
+    def _layer(self, model: Stack, index: int, wanted: Ids, under: HiddenRows | None) -> HiddenRows:
+        """Rows of one layer for the nodes ``wanted``; ``under`` are those of all nodes, None the features."""
         bounds = self.source.bounds
-        features = self._flat.stored_width if self._flat is not None else self.source.num_features
-        width = features if below is None else below.shape[1]
-        most = max(self._memory // TILE_SHARE // (4 * 3 * max(width, 1)), LEAST_TILE)
-        found: Tensor | None = None
+        found: HiddenRows | None = None
         for number in range(len(bounds) - 1):
             first, last = np.searchsorted(wanted, (bounds[number], bounds[number + 1])).tolist()
             if first == last:
                 continue
-            offsets, sources = self.source.structure(number)
-            relations, weights = self.source.edge_columns(number)
-            weights = weights if self._weighted else None
-            is_plain = relations is None and weights is None
-            nodes = wanted[first:last] - bounds[number]
-            ends = np.cumsum(offsets[nodes + 1] - offsets[nodes] + 1)
-            row = 0
-            while row < len(nodes):
-                done = int(ends[row - 1]) if row else 0
-                stop = max(int(np.searchsorted(ends, done + most, "right")), row + 1)
-                chosen = nodes[row:stop]
-                edges: EdgeInputs | None = None
-                if is_plain and len(chosen) == 1 and ends[row] - done > most and is_reducible(model.layers[index]):
-                    taken = sources[offsets[chosen[0]] : offsets[chosen[0] + 1]].astype(np.int64)
-                    own, rows = int(chosen[0] + bounds[number]), partial(self._rows, below=below)
-                    block, given = joined(model.layers[index], own, taken, rows, self._all_degrees(), most)
-                elif relations is not None:
-                    block, ids = self._typed_block(chosen, int(bounds[number]), offsets, sources, relations)
-                    given = self._rows(ids, below)
-                else:
-                    piece = self._piece(chosen, int(bounds[number]), offsets, sources, weights)
-                    block, ids, edges = self._block(len(chosen), *piece)
-                    given = self._rows(ids, below)
-                part = model.run_layer(index, block, given, edges)
+            for row, part in self._by_tiles(model, index, number, wanted[first:last] - bounds[number], under):
                 if found is None:
-                    found = scratch_rows(self._scratch, len(wanted), part.shape[1])
-                found[first + row : first + stop] = part
-                row = stop
-        return torch.empty(0, model.out_features) if found is None else found
+                    held = 0 if under is None else under.nbytes
+                    found = self.tiles.rows(self._scratch, len(wanted), part.shape[1], held)
+                found.rows[first + row : first + row + len(part)] = part
+                found.let_go()
+                if self.tiles.kept is not None:  # gaps of the heap that no other tile fits would add up
+                    trim_heap()
+        return HiddenRows(torch.empty(0, model.out_features)) if found is None else found
+
+    def first_tile(self, model: Stack) -> None:
+        """Computes the first tile of the part with most edges, and gives nothing."""
+        number = int(self.source.edge_counts.argmax())
+        nodes = np.arange(int(self.source.bounds[number + 1] - self.source.bounds[number]))
+        with evaluating(model):
+            next(self._by_tiles(model, 0, number, nodes, None), None)
+
+    def _by_tiles(
+        self, model: Stack, index: int, number: int, nodes: Ids, under: HiddenRows | None
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Rows of some nodes of a part, by their number in it, tile by tile, with the place of each tile's first."""
+        features = self._flat.stored_width if self._flat is not None else self.source.num_features
+        below, layer, start = (
+            None if under is None else under.rows,
+            model.layers[index],
+            int(self.source.bounds[number]),
+        )
+        width = features if below is None else below.shape[1]
+        most = self.tiles.edges(width, out_width(layer), under is not None and under.is_filed)
+        offsets, sources = self.source.structure(number)
+        relations, weights = self.source.edge_columns(number)
+        weights = weights if self._weighted else None
+        is_plain = relations is None and weights is None
+        ends = np.cumsum(offsets[nodes + 1] - offsets[nodes] + 1)
+        row = 0
+        while row < len(nodes):
+            done = int(ends[row - 1]) if row else 0
+            stop = max(int(np.searchsorted(ends, done + most, "right")), row + 1)
+            chosen = nodes[row:stop]
+            edges: EdgeInputs | None = None
+            if is_plain and len(chosen) == 1 and ends[row] - done > most and is_reducible(layer):
+                taken = sources[offsets[chosen[0]] : offsets[chosen[0] + 1]].astype(np.int64)
+                own, rows = int(chosen[0] + start), partial(self._rows, below=below)
+                block, given = joined(layer, own, taken, rows, self._all_degrees(), most)
+            elif relations is not None:
+                block, ids = self._typed_block(chosen, start, offsets, sources, relations)
+                given = self._rows(ids, below)
+            else:
+                piece = self._piece(chosen, start, offsets, sources, weights)
+                block, ids, edges = self._block(len(chosen), *piece)
+                given = self._rows(ids, below)
+            part = model.run_layer(index, block, given, edges)
+            del block, given, edges
+            if under is not None:
+                under.let_go()
+            yield row, part
+            row = stop
 
     def _block(
         self, own: int, graph: Graph, ids: Ids, edges: EdgeInputs | None
@@ -258,24 +283,9 @@ class PartInference:
         return self._degrees
 
 
-def scratch_rows(folder: Path | None, rows: int, width: int) -> Tensor:
-    """Memory of a temporary file without a name; its room on the disk is taken before it is written.
-
-    ``folder``: where; the system's folder of such files where that is None or not there.
-
-    Raises: DataError for a full disk, which would otherwise end the process while rows are written.
-    """
-    if rows * width == 0:
-        return torch.empty(rows, width)
-    folder = folder if folder is not None and folder.is_dir() else None
-    with tempfile.TemporaryFile(dir=folder, prefix="graphweft-") as file:
-        nbytes = 4 * rows * width
-        try:
-            os.posix_fallocate(file.fileno(), 0, nbytes)
-        except OSError as failure:
-            where, wanted = folder or tempfile.gettempdir(), shown_bytes(nbytes)
-            raise DataError(f"{where}: expected room for {wanted} of hidden rows, got: {failure.strerror}") from None
-        return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=(rows, width)))
+def out_width(layer: nn.Module) -> int:
+    """Columns of the widest parameter of a layer, which no row that it makes is wider than."""
+    return max((p.shape[-1] for p in layer.parameters() if p.dim() > 1), default=1)
 
 
 def _in_edges(nodes: Ids, offsets: Ids) -> tuple[Ids, Ids]:

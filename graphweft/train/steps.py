@@ -19,6 +19,7 @@ from graphweft._errors import ConfigError
 from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset
 from graphweft.data.part_dataset import PartDataset
+from graphweft.data.stored import StoredDataset
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.dist.ranks import Ranks
 from graphweft.interop.pyg_model import adapted
@@ -52,6 +53,7 @@ from graphweft.train.ranked_mini import RankedLinkTask, RankedMiniBatch
 from graphweft.train.replayed import Replays
 from graphweft.train.samplers import AnySampler
 from graphweft.train.scheduled import ScheduledMiniBatch, where
+from graphweft.train.stored_needs import fit_groups, fit_rows
 from graphweft.train.update import Update
 from graphweft.train.ways import full_way, mini_way, statistics_of, unlimited, works_of
 
@@ -136,8 +138,8 @@ def make_steps(
     Raises: ConfigError for options that do not fit the task or each other, MemoryBudgetError.
     """
     room = (memory, scratch)
-    if budget is None:
-        return _fitted(given, drawn, keep_features, keys, room, None)
+    if budget is None or isinstance(given.ds, StoredDataset):
+        return _fitted(given, drawn, keep_features, keys, room, budget)
     first = base_needs(given.ds, given.model, budget), most_bytes(given.ds, given.model)
     with budget.begun(*first, records=not is_plain(given.model)):
         return _fitted(given, drawn, keep_features, keys, room, budget)
@@ -167,6 +169,10 @@ def _fitted(
         raise ConfigError(f"memory cannot be combined with {_named(drawn.schedule)}")
     if budget is not None and isinstance(batch, FullBatch):
         batch.fit_into(budget)
+    elif budget is not None and isinstance(batch, Grouped):
+        fit_groups(batch, budget)
+    elif budget is not None and isinstance(batch, DiskBatches):
+        fit_rows(batch, budget)
     elif budget is not None:
         assert isinstance(batch, MiniBatch)  # the other kind
         fit_into(batch, budget)

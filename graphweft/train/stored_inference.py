@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphweft._memory import trim_heap
 from graphweft.graph.graph import Graph
 from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.stack import Stack
@@ -21,7 +22,8 @@ from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.flat_rows import flat_rows_of
 from graphweft.storage.gather import gather_rows
 from graphweft.storage.store import Store
-from graphweft.train.part_inference import LEAST_TILE, TILE_SHARE, evaluating, scratch_rows
+from graphweft.train.part_inference import evaluating, out_width
+from graphweft.train.tiles import HiddenRows, Tiles
 
 Rows = Tensor | SparseFeatures
 
@@ -34,7 +36,7 @@ class StoredInference:
         graph: The graph, nodes in the order of the source.
         store: Where the features are.
         place: int64 (N,) id in the store of every node.
-        memory: Bytes for the rows of a tile.
+        tiles: How much is in memory at once.
         scratch: Folder of temporary files; None: the system's.
 
     Example:
@@ -46,44 +48,54 @@ class StoredInference:
         >>> ds = synthetic("default", scale=0.02)
         >>> stored = StoredGraph(prepare_store(ds, tempfile.mkdtemp() + "/store", parts=4))
         >>> model = SAGE(ds.num_features, 8, ds.num_classes)
-        >>> found = StoredInference(model, stored.graph, stored.store, stored.row_ids, 1 << 20).outputs()
+        >>> found = StoredInference(model, stored.graph, stored.store, stored.row_ids, Tiles(1 << 17)).outputs()
         >>> bool(torch.allclose(found, model.eval()(ds.graph, ds.x), atol=1e-5))
         True
     """
 
     def __init__(
-        self, model: Stack, graph: Graph, store: Store, place: Tensor, memory: int, scratch: Path | None = None
+        self, model: Stack, graph: Graph, store: Store, place: Tensor, tiles: Tiles, scratch: Path | None = None
     ) -> None:
         self.model, self.graph, self._store, self._place = model, graph, store, place
-        self._memory, self._scratch, self._flat = memory, scratch, flat_rows_of(store)
+        self._tiles, self._scratch, self._flat = tiles, scratch, flat_rows_of(store)
 
     def outputs(self, edges: EdgeInputs | None = None) -> Tensor:
         """(N, C) outputs of all nodes in evaluation mode; ``edges``: what layers read of the edges."""
-        rows: Tensor | None = None
+        rows: HiddenRows | None = None
         sampler = NeighborSampler(self.graph, [-1])
         with evaluating(self.model):
             for index in range(len(self.model.layers)):
                 rows = self._layer(index, sampler, rows, edges)
         assert rows is not None  # a stack has a layer
-        return rows
+        return rows.rows
 
-    def _layer(self, index: int, sampler: NeighborSampler, below: Tensor | None, edges: EdgeInputs | None) -> Tensor:
-        """Rows of one layer for all nodes; ``below`` are those of the layer before, None the features."""
+    def _layer(
+        self, index: int, sampler: NeighborSampler, under: HiddenRows | None, edges: EdgeInputs | None
+    ) -> HiddenRows:
+        """Rows of one layer for all nodes; ``under`` are those of the layer before, None the features."""
+        below = None if under is None else under.rows
         nodes, width = self.graph.num_nodes, self._store.row_width if below is None else below.shape[1]
-        most = max(self._memory // TILE_SHARE // (4 * 3 * max(width, 1)), LEAST_TILE)
+        most = self._tiles.edges(width, out_width(self.model.layers[index]), under is not None and under.is_filed)
         ends = self.graph.csc.indptr.numpy()[1:] + np.arange(1, nodes + 1)
-        found: Tensor | None = None
+        found: HiddenRows | None = None
         first = 0
         while first < nodes:
             done = int(ends[first - 1]) if first else 0
             stop = max(int(np.searchsorted(ends, done + most, "right")), first + 1)
             block = sampler.sample(torch.arange(first, stop)).blocks[0]
             part = self.model.run_layer(index, block, self._rows(block.src_ids, below), edges)
+            del block
             if found is None:
-                found = scratch_rows(self._scratch, nodes, part.shape[1])
-            found[first:stop] = part
+                held = 0 if under is None else under.nbytes
+                found = self._tiles.rows(self._scratch, nodes, part.shape[1], held)
+            found.rows[first:stop] = part
+            found.let_go()
+            if under is not None:
+                under.let_go()
+            if self._tiles.kept is not None:  # gaps of the heap that no other tile fits would add up
+                trim_heap()
             first = stop
-        return torch.empty(0, self.model.out_features) if found is None else found
+        return HiddenRows(torch.empty(0, self.model.out_features)) if found is None else found
 
     def _rows(self, ids: Tensor, below: Tensor | None) -> Rows:
         """Features or hidden rows by node."""

@@ -1,8 +1,9 @@
-"""The plan for a store on disk: how many parts make a group, the memory of groups, the seconds of an epoch.
+"""The plan for a store on disk: how many parts make a group, the memory of the run, the seconds of an epoch.
 
 Comes in: a model, a store as a dataset, a budget, and what prices a graph in memory. Goes out: a :class:`Plan`. Called
-by ``gw.plan``. One group is read, twice, since the first time checksums are compared: how long it takes is that of the
-others, and its batches are priced as those of a graph in memory.
+by ``gw.plan``. With a budget the memory is found as the trainer finds it. One group is read, twice, since the first
+time checksums are compared: how long it takes is that of the others, and its batches are priced as those of a graph in
+memory.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from graphweft.runtime.machine import Machine
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.train.needs import Needs
 from graphweft.train.options import USUAL_BATCH, MacroText, check_macro, split_macro
-from graphweft.train.part_inference import TILE_SHARE
 from graphweft.train.plan import GraphStatistics, Plan, Way, choose
 from graphweft.train.samplers import fitting_fanouts
+from graphweft.train.tiles import TILE_SHARE
 
 
 def stored_plan(
@@ -40,10 +41,13 @@ def stored_plan(
     price: Callable[[Dataset], Way] | None = None,
     fanouts: Sequence[int] | None = None,
     batch_size: int = USUAL_BATCH,
+    measured: Callable[[str], tuple[Needs, int]] | None = None,
 ) -> Plan:
     """Groups of parts, as mode "auto" takes them, or another mode that was asked for.
 
-    Raises: ConfigError for a mode that reads no store, or a budget that holds no part.
+    ``measured``: tells the memory of a mode within the budget, and the parts of a group; None without a budget.
+
+    Raises: ConfigError for a mode that reads no store, MemoryBudgetError for too small a budget.
     """
     if mode == "full":
         raise ConfigError(
@@ -55,9 +59,14 @@ def stored_plan(
     item = ds.y.element_size() * (ds.y.shape[1] if ds.y.dim() == 2 else 1)
     stages, pinned, reuse, keep = MacroText(None) if macro is None else split_macro(macro)
     hubs = 0 if pinned is None else memory_bytes(pinned, "hubs")
-    count = parts_within(store, budget, item, hubs, keep) if stages is None else check_macro(stages)[1]
     weights = sum(p.nbytes for p in model.parameters())
+    needs, count = (None, 0) if measured is None else measured("mini" if mode == "mini" else "macro")
+    if mode == "mini":
+        count = 1 if stages is None else check_macro(stages)[1]
+    elif measured is None:
+        count = parts_within(store, budget, item, hubs, keep) if stages is None else check_macro(stages)[1]
     groups = Needs(batches=group_bytes(store, count, item, hubs, keep), parameters=6 * weights)
+    groups = groups if needs is None or mode == "mini" else needs
     ways = [
         Way("full", refused="holds the graph in memory; gw.load(path) reads a store into memory"),
         Way(
@@ -69,13 +78,14 @@ def stored_plan(
             needs=groups,
             disk=store.nbytes,
         ),
-        Way("mini", "structure in memory, rows of features from disk"),
+        Way("mini", "structure in memory, rows of features from disk", needs=needs if mode == "mini" else None),
     ]
     priced: Way | None = None
     if price is not None and mode != "mini" and store.types is None and store.num_features and ds.train_idx.numel():
         most = min(budget // TILE_SHARE, _whole_part(model, ds))
         given = {"count": count, "keep": keep, "reuse": reuse}
         priced = _priced(ways[1], ds, price, fitting_fanouts(model, fanouts), batch_size, given, most)
+        priced = replace(priced, needs=needs or priced.needs)
         ways[1] = replace(ways[1], seconds=priced.seconds)
     if mode == "mini":
         ways = [ways[0], Way("macro", ways[1].batches, refused="mode mini was asked for"), ways[2]]
@@ -84,7 +94,7 @@ def stored_plan(
     mean = round(edges / max(store.num_nodes, 1))
     known = GraphStatistics(ds.name, store.num_nodes, edges, (mean,), width, 1.0, ds.num_classes, split)
     plan = choose(ways, known, budget, str(machine), "gw.explain(model, graph, x) on a part")
-    # the budget is that of the groups; what steps take comes on top
+    # without a budget groups take as much as that of them is, and steps come on top
     return replace(plan, way=priced) if priced is not None and plan.mode == "macro" else plan
 
 

@@ -105,7 +105,7 @@ class Trainer(ShownAsFacts):
         macro: For "mini": macro-batches, such as "large:1/8" or "parts:16/128", or a :class:`Macro`; None: none. For
             "macro": "parts:16/128", the parts of a group; None: as many parts of a store as fit into ``memory``.
         memory: Bytes, or a text such as "2GB", that the run may take; one that does not fit is refused with the least
-            that would do. On a store: bytes of the groups in memory; None: a quarter of the machine's.
+            that would do. On a store, None: a quarter of the machine's memory, for the groups alone.
         accumulate: For "mini": batches whose gradients make one update.
         sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs" (whole
             graphs of :meth:`Dataset.from_graphs`), or a sampler over the dataset's graph. ``fanouts`` are nodes of a
@@ -472,7 +472,7 @@ class Trainer(ShownAsFacts):
 
     @property
     def needs(self) -> Needs | None:
-        """The memory that was predicted for the run, by account; None where nobody asked, and in mode "macro"."""
+        """The memory that was predicted for the run, by account; None where nobody asked."""
         return self.promise.needs
 
     @property

@@ -158,9 +158,10 @@ def test_the_budget_counts_kept_parts(store: gw.macro.Store, ds: gw.Dataset) -> 
     assert needed - group_bytes(store, 2) == kept_bytes(store, 8) > 0
     model = gw.nn.SAGE(ds.num_features, 8, ds.num_classes, num_layers=2)
     given: dict[str, Any] = {"mode": "macro", "macro": "parts:2/32+keep:8", "fanouts": (3, 2)}
-    gw.Trainer(model, store, memory=needed, **given)
-    with pytest.raises(gw.errors.ConfigError, match="memory: expected at least"):
-        gw.Trainer(model, store, memory=needed - 1, **given)
+    with pytest.raises(gw.errors.MemoryBudgetError, match="memory: expected at least") as refused:
+        gw.Trainer(model, store, memory=needed, **given)
+    assert refused.value.least > needed  # a run takes more than its groups
+    assert gw.Trainer(model, store, memory=refused.value.least, **given).needs is not None
     with pytest.raises(gw.errors.ConfigError, match="keep: expected 0 to 16 of 32 parts in groups of 2, got 17"):
         gw.Trainer(model, store, mode="macro", macro="parts:2/32+keep:17", fanouts=(3, 2))
     with pytest.raises(gw.errors.ConfigError, match="keep cannot be combined with mode=mini"):

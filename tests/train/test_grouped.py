@@ -191,11 +191,11 @@ def test_the_budget_decides_how_many_parts_make_a_group(ds: gw.Dataset, store: g
     for count in range(1, PARTS):
         assert group_bytes(store, count) < group_bytes(store, count + 1)
     with pytest.raises(
-        gw.errors.ConfigError, match=r"memory: expected at least \d+ KB for groups of one of 8 parts, got 10 KB"
+        gw.errors.ConfigError, match=r"memory: expected at least \d+ MB for groups of one of 8 parts, got 10 KB"
     ):
         _trainer(ds, store, memory=10**4)
     with pytest.raises(
-        gw.errors.ConfigError, match=r"memory: expected at least \d+ KB for groups of 4 parts, got 10 KB"
+        gw.errors.ConfigError, match=r"memory: expected at least \d+ MB for groups of 4 parts, got 10 KB"
     ):
         _trainer(ds, store, memory=10**4, macro="parts:4/8")
 

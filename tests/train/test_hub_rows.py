@@ -10,7 +10,7 @@ import torch
 
 import graphweft as gw
 from graphweft.loader.parts import MemoryParts
-from graphweft.train import part_inference
+from graphweft.train import tiles
 from graphweft.train.part_inference import PartInference
 
 
@@ -35,7 +35,7 @@ def _star(leaves: int) -> gw.Graph:
     ],
 )
 def test_a_hub_beyond_a_tile(kind: str, reduce: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_inference, "LEAST_TILE", 64)
+    monkeypatch.setattr(tiles, "LEAST_TILE", 64)
     graph, x = _star(500), torch.randn(500, 8, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)
     options: dict[str, Any] = {"reduce": reduce} if reduce else {}

@@ -1,0 +1,395 @@
+"""How training from a store on disk keeps to a memory budget.
+
+Comes in: the steps of mode "macro" or "mini" over a store, and a budget. Goes out: fewer parts of a group, a smaller
+table of rows, batches that are prepared ahead and tiles of evaluations as far as the budget asks, or an error that
+names the least that would do. Called by the trainer and by ``gw.plan``. Batches change with the parts of a group alone,
+which follow from sizes; what a batch takes is measured on one.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from graphweft._budget import lifted, own_bytes
+from graphweft._memory import POOL
+from graphweft.data.stored import StoredDataset
+from graphweft.loader.disk import AHEAD, batch_bytes
+from graphweft.loader.fastest_choice import CoreSplit
+from graphweft.loader.group_loader import GroupLoader, PlannedGroup
+from graphweft.loader.groups import Group, kept_bytes, part_bytes, read_group
+from graphweft.nn.stack import Stack
+from graphweft.storage.row_cache import NODE_BYTES, least_memory, most_memory
+from graphweft.storage.store import Store
+from graphweft.storage.stored_structure import structure_bytes
+from graphweft.train.needs import MARGIN, Needs, RunBudget, refusal
+from graphweft.train.needs_by_running import grown_while, kept_buffers
+from graphweft.train.part_inference import out_width
+from graphweft.train.tiles import LEAST_WITHIN, Tiles, edge_bytes
+
+_REAL, _ID = 4, 8
+_COPIES = 4  # of each parameter: two moments, the best and the last weights
+_SWING = 1.05  # batches differ in size
+_ROWS = 1.15  # and so do their rows, of which a table has to hold all
+_THREADS = 3 << 19  # threads that read and prepare, with their stacks and what their heaps keep of small blocks
+_ROW_THREADS = 2 << 20  # and those that read rows
+_PAGES = 1 << 20  # of the pool, beyond what one step has touched of its last page
+_SEED_BYTES = 48  # of a seed: orders of two epochs, places and numbers of its group
+_WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
+_LEAST_PIECE, _PIECE_SHARE = 1 << 18, 4  # of a tile: what is read of features at a time
+_PROGRAMS = 4 << 20  # what programs, their modules and the heap take, before it is known
+_UNASKED = 6 << 20  # what a budget has to leave room for besides
+_TILES = 4  # times the least tile, before hidden rows are kept in memory
+_SHARED = 1.25  # times what sizes say of a batch, before one is measured
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """The memory of one group and of one batch in it, measured.
+
+    Attributes:
+        reading: The most while a group is read, that group included.
+        group: Of a group that is there, with its sampler.
+        held: Of a batch that is ready.
+        making: Of what passes while it is made.
+        step: The most while it is trained on, beside it.
+        both: The most while it is made and trained on, by one thread.
+        evaluation: The most that a pass over one group takes, of a model that is no stack of layers.
+    """
+
+    reading: int
+    group: int
+    held: int
+    making: int
+    step: int
+    both: int
+    evaluation: int = 0
+
+
+def least_beside(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], batch_size: int, count: int) -> int:
+    """Bytes of a run beside its groups of ``count`` parts, from sizes alone."""
+    store = ds.store
+    order = np.argsort(-part_bytes(store), kind="stable")[:count]
+    nodes = int(np.diff(store.bounds)[order].sum())
+    edges = int(store.edge_counts[order].sum())
+    weights = sum(p.nbytes for p in model.parameters())
+    residents = _residents(ds) + _COPIES * weights + _PROGRAMS + _UNASKED
+    step = batch_estimate(model, store.num_features, fanouts, min(batch_size, nodes), nodes, edges)
+    return residents + int(_SHARED * step)
+
+
+def batch_estimate(model: nn.Module, width: int, fanouts: Sequence[int], seeds: int, nodes: int, edges: int) -> int:
+    """Bytes of a batch and of the step on it, from sizes alone: draws are taken to be uniform."""
+    layers = [out_width(layer) for layer in model.layers] if isinstance(model, Stack) else []
+    widths = layers or [max((p.shape[-1] for p in model.parameters() if p.dim() > 1), default=1)] * len(fanouts)
+    heads = max((int(getattr(module, "heads", 0)) for module in model.modules()), default=0)
+    mean, reached, drawn, total = edges / max(nodes, 1), float(seeds), 0.0, 0.0
+    inputs = [width, *widths[:-1]]
+    for fanout, out, given in zip(fanouts, reversed(widths), reversed(inputs), strict=False):
+        hop = min(reached * (mean if fanout < 0 else min(fanout, 2 * mean)), float(edges))
+        further = nodes - (nodes - reached) * float(np.exp(-hop / max(nodes, 1)))
+        rows = reached * (2 * given + 4 * out) + further * (given + 2 * (out if heads else 0))
+        total += _REAL * rows + hop * (16 + 8 * heads)
+        reached, drawn = further, drawn + hop
+    return int(total + reached * (_REAL * width + 3 * _ID) + drawn * 2 * _ID)
+
+
+def _residents(ds: StoredDataset) -> int:
+    """Bytes of splits, labels, and orders of epochs."""
+    label = ds.y.element_size() * (ds.y.shape[1] if ds.y.dim() == 2 else 1)
+    return len(ds.y) * (2 * label + 3 * _ID) + ds.train_idx.numel() * _SEED_BYTES
+
+
+def fit_groups(steps: Any, budget: RunBudget) -> None:
+    """Chooses how many parts make a group, how batches are prepared and what an evaluation has in memory.
+
+    Raises: MemoryBudgetError.
+    """
+    needs, ways = groups_within(steps, budget)
+    budget.settle(needs)
+    steps.budget = budget
+    steps.loader.keep_ways(ways)
+
+
+def groups_within(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
+    """The memory of training on as large groups as fit, and how batches are prepared. It may not fit."""
+    with lifted():
+        while True:
+            needs, ways = _of_groups(steps, budget)
+            if budget.fits(needs) or steps.group == 1 or steps.is_asked:
+                return needs, ways
+            over = steps.group * budget.room // max(needs.total, 1)
+            steps.regroup(max(1, min(steps.group - 1, over)))
+
+
+def _of_groups(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
+    loader: GroupLoader = steps.loader
+    planned, scale = _largest(loader)
+    smallest = min(loader.plan(0), key=lambda group: len(group.nodes))
+    with torch.random.fork_rng(devices=[]), kept_buffers(steps.model):
+        _rehearse(steps, smallest)  # compiles
+        found = _rehearse(steps, planned)
+    steps.optimizer.zero_grad(set_to_none=True)
+    POOL.trim()
+    base = _base(steps, budget)
+    numbers = [group.number for group in loader.plan(0)]
+    several, group, reading = len({*numbers}) > 1, int(scale * found.group), int(scale * found.reading)
+    # the next group is read once a batch of this one is done
+    apart = len(numbers) == len({*numbers}) and all(len(g.nodes) <= loader.batch_size for g in loader.plan(0))
+    groups = reading + group if several else reading
+    kept = kept_bytes(loader.source, loader.keep)
+    base = replace(base, data=base.data + kept)
+    ways = {}
+    for way in loader.tried:
+        if way.workers == 0:
+            step = int(_SWING * found.both)
+            alone = replace(base, batches=group, step=max(step, reading if several else reading - group))
+            ways[way] = alone if apart else replace(base, batches=groups, step=step)
+            continue
+        ready, made = min(way.ahead + 1, len(loader)), min(way.workers, len(loader))
+        batches = int(_SWING * (ready * found.held + made * found.making)) + made * min(_WORKER, found.making)
+        ways[way] = replace(base, batches=groups + batches, step=int(_SWING * found.step) + _PAGES)
+    least = min(ways.values(), key=lambda needs: needs.total)
+    fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
+    chosen = max(fitting.values(), key=lambda needs: needs.total, default=least)
+    most = _left(budget, replace(chosen, batches=0, step=0))
+    evaluation = _evaluation(steps, chosen.batches + chosen.step, most, found.evaluation)
+    chosen = replace(chosen, evaluation=evaluation)
+    return chosen, list(fitting) or [CoreSplit(0, 0)]
+
+
+def check_rows(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], batch_size: int, budget: int) -> None:
+    """Structure, labels and a batch with its rows fit, before they are read. Raises: MemoryBudgetError."""
+    store, nodes = ds.store, ds.num_nodes
+    kept, reading = structure_bytes(store)
+    weights = sum(p.nbytes for p in model.parameters())
+    seeds = min(batch_size, ds.train_idx.numel())
+    step = int(_SHARED * batch_estimate(model, store.row_width, fanouts, seeds, nodes, store.num_edges))
+    rows = least_memory(store, nodes, min(nodes, step // (_REAL * max(store.row_width, 1))))
+    needs = Needs(_PROGRAMS + _ROW_THREADS, structure=kept, kept=rows, parameters=_COPIES * weights, step=step)
+    needs = replace(needs, evaluation=reading, trims=True)
+    if not needs.fits(budget):
+        raise refusal(needs, budget)
+
+
+def fit_rows(steps: Any, budget: RunBudget) -> None:
+    """Chooses the table of rows, batches that are drawn ahead and what an evaluation has in memory.
+
+    Raises: MemoryBudgetError.
+    """
+    needs, memory = rows_within(steps, budget)
+    budget.settle(needs)
+    steps.budget = budget
+    steps.resize(memory)
+
+
+def rows_within(steps: Any, budget: RunBudget) -> tuple[Needs, int]:
+    """The memory of training on a table as large as fits, and that of the table. It may not fit."""
+    with lifted():
+        steps.prepare()
+        with torch.random.fork_rng(devices=[]), kept_buffers(steps.model):
+            _drawn(steps)  # compiles
+            found = _drawn(steps)
+        steps.optimizer.zero_grad(set_to_none=True)
+        POOL.trim()
+    nodes, store = steps.ds.num_nodes, steps.ds.store
+    base = _base(steps, budget)
+    base = replace(
+        base, program=max(base.program - nodes * NODE_BYTES, 0) + _ROW_THREADS
+    )  # of a table that is made anew
+    workers = steps.loader.disk_workers
+    batches, step = int(_SWING * workers * (found.making + found.held)), int(_SWING * found.step) + _PAGES
+    at_least = least_memory(store, nodes, int(_ROWS * found.rows))
+    # batches are drawn ahead by what they are thought to have
+    share = (AHEAD - 1 + max(1.0, found.held / max(found.told, 1))) / AHEAD
+    wanted = batches + step
+    left = _left(budget, base)
+    for most in (max(wanted, left // 2), wanted, 0):
+        evaluation = _evaluation(steps, min(max(wanted, left // 4), max(most, 1)), most)
+        needs = replace(base, batches=batches, step=step, evaluation=evaluation)
+        memory = int(_left(budget, needs) / share)
+        if memory >= at_least:
+            break
+    memory = max(memory, at_least)
+    most = most_memory(store, nodes, found.held, len(steps.loader))
+    return replace(needs, kept=int(share * min(memory, most))), memory
+
+
+class Drawn(NamedTuple):
+    """The memory of one batch: as it was drawn, what passed meanwhile, the step on it, as it is told, and its rows."""
+
+    held: int
+    making: int
+    step: int
+    told: int
+    rows: int
+
+
+def _drawn(steps: Any) -> Drawn:
+    """Draws a batch, reads its rows and trains on it, without an update."""
+    loader = steps.loader
+    POOL.trim()
+    before = own_bytes()
+    places = torch.arange(min(loader.batch_size, loader.num_items))
+    most, made = grown_while(functools.partial(loader.make, places, 0))
+    POOL.trim()
+    held = max(own_bytes() - before, 0)
+    rows = len(torch.unique(loader.nodes_read(made)))
+    batch = loader.with_own_rows(made)
+    POOL.trim()
+    step, _ = grown_while(functools.partial(steps.gradients, batch))
+    told = batch_bytes(made)
+    found = Drawn(max(held, told), max(most - held, 0), step, told, rows)  # some of it lay in what the heap had free
+    del made, batch
+    POOL.trim()
+    return found
+
+
+def _left(budget: RunBudget, needs: Needs) -> int:
+    """Bytes that a budget has beside some needs."""
+    return int((budget.room - needs.total) / MARGIN)
+
+
+def _base(steps: Any, budget: RunBudget) -> Needs:
+    """What is there before groups are read, and what comes with training."""
+    weights = sum(p.nbytes for p in steps.model.parameters())
+    taken = own_bytes() - POOL.stats().mapped - budget.floor
+    data = stored_bytes(steps.ds)
+    orders = steps.loader.num_items * _SEED_BYTES
+    return Needs(program=max(taken - data, 0) + _THREADS, data=data + orders, parameters=_COPIES * weights, trims=True)
+
+
+def predicted_bytes(ds: StoredDataset) -> int:
+    """Bytes of the outputs of all nodes, in both orders, with the classes that follow from them."""
+    return ds.num_nodes * (3 * _REAL * max(ds.num_classes, 1) + 3 * _ID)
+
+
+def stored_bytes(ds: StoredDataset) -> int:
+    """Bytes of what is in memory of a store."""
+    tensors = [item for item in vars(ds).values() if isinstance(item, torch.Tensor)]
+    graph = vars(ds).get("_graph")
+    if graph is not None:
+        tensors += [graph.csc.indptr, graph.csc.indices, *([] if graph.csc.edge_ids is None else [graph.csc.edge_ids])]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def _largest(loader: GroupLoader) -> tuple[PlannedGroup, float]:
+    """The group of the first epoch with the largest batch, and by how much a group of the largest parts is larger."""
+    sizes = part_bytes(loader.source)
+    groups = loader.plan(0)
+    found = max(groups, key=lambda g: (min(len(g.nodes), loader.batch_size), int(sizes[list(g.parts)].sum())))
+    most, own = int(np.sort(sizes)[-loader.count :].sum()), int(sizes[list(found.parts)].sum())
+    return found, most / max(own, 1)
+
+
+def _rehearse(steps: Any, planned: PlannedGroup) -> Rehearsed:
+    """Reads a group and trains on a batch of it, without an update."""
+    loader: GroupLoader = steps.loader
+    POOL.trim()
+    before = own_bytes()
+    reading, group = grown_while(functools.partial(read_group, loader.source, planned.parts, steps.hubs))
+    group.sampler(loader.fanouts)
+    POOL.trim()
+    there = own_bytes()
+    most, batch = grown_while(functools.partial(loader.batch_of, planned, group, 0))
+    POOL.trim()
+    held = max(own_bytes() - there, 0)
+    step, _ = grown_while(functools.partial(steps.rehearse, batch))
+    del batch
+    steps.let_go()
+    POOL.trim()
+    both, _ = grown_while(functools.partial(_made_and_trained, steps, planned, group))
+    steps.let_go()
+    evaluation = 0 if isinstance(steps.model, Stack) else _pass_bytes(steps, group)
+    found = Rehearsed(reading, max(there - before, 0), held, max(most - held, 0), step, both, evaluation)
+    del group
+    POOL.trim()
+    return found
+
+
+def _made_and_trained(steps: Any, planned: PlannedGroup, group: Group) -> None:
+    steps.rehearse(steps.loader.batch_of(planned, group, 0))
+
+
+def _pass_bytes(steps: Any, group: Group) -> int:
+    """The most that a model takes for all nodes of a group."""
+    model, training = steps.model, steps.model.training
+
+    def run() -> object:
+        model.eval()
+        with torch.no_grad():
+            return model(group.graph, group.rows(torch.arange(group.graph.num_nodes)))
+
+    most, _ = grown_while(run)
+    model.train(training)
+    return most
+
+
+def _evaluation(steps: Any, wanted: int, most: int, measured: int = 0) -> int:
+    """What an evaluation takes: ``wanted`` bytes, more up to ``most`` where hidden rows have no room otherwise."""
+    ds, model, inference = steps.ds, steps.model, steps.inference
+    fixed = _outputs(steps)
+    if not isinstance(model, Stack):
+        inference.tiles = replace(inference.tiles, kept=most)
+        return fixed + measured
+    store = ds.store
+    part = 0 if steps.in_memory else _part_bytes(store)
+    widths = [store.row_width, *(out_width(layer) for layer in model.layers)]
+    hidden = [_REAL * ds.num_nodes * width for width in widths[1:-1]]
+    pairs = max(a + b for a, b in zip([0, *hidden], [*hidden, 0], strict=True))  # what a layer reads and what it makes
+    least = LEAST_WITHIN * max(edge_bytes(w, out, False) for w, out in itertools.pairwise(widths))
+    all_kept = fixed + part + pairs + _TILES * least
+    kept = pairs if all_kept <= max(wanted, most) else 0
+    costs = [edge_bytes(w, out, index > 0 and not kept) for index, (w, out) in enumerate(itertools.pairwise(widths))]
+    tile = max(max(wanted, all_kept if kept else 0) - fixed - part - kept, LEAST_WITHIN * max(costs))
+    inference.tiles = Tiles(tile, kept)
+    store.piece = max(_LEAST_PIECE, tile // _PIECE_SHARE)
+    return fixed + kept + part + _tile_bytes(steps, [cost * max(tile // cost, LEAST_WITHIN) for cost in costs])
+
+
+def _tile_bytes(steps: Any, costs: Sequence[int]) -> int:
+    """What the largest tile takes: measured on one over features; ``costs``: what sizes say of each layer's tiles."""
+    if steps.in_memory:
+        return int(steps.inference.tiles.tile)
+    run = functools.partial(steps.inference.first_tile, steps.model)
+    with lifted():
+        run()  # compiles
+        POOL.trim()
+        most, _ = grown_while(run)
+        POOL.trim()
+    return int(most * max(costs) / max(costs[0], 1))
+
+
+def _outputs(steps: Any) -> int:
+    """Outputs of the splits, those of one with their copies, ids and their order, degrees."""
+    counts = [len(ids) for ids in steps.rows.values()]
+    classes, nodes = _REAL * max(steps.ds.num_classes, 1), steps.ds.num_nodes
+    taken: int = classes * (sum(counts) + 2 * max(counts)) + _ID * (3 * sum(counts) + nodes) + _REAL * nodes
+    return taken
+
+
+def _part_bytes(store: Store) -> int:
+    """Structure of a part, and what its tiles are cut by."""
+    nodes, edges = np.diff(store.bounds), store.edge_counts
+    wide = np.dtype(np.int32).itemsize if store.manifest.shape.index_dtype == "int32" else _ID
+    return int((nodes * 5 * _ID + edges * (wide + (4 if store.has_weights else 0))).max(initial=0))
+
+
+__all__ = [
+    "batch_estimate",
+    "check_rows",
+    "fit_groups",
+    "fit_rows",
+    "groups_within",
+    "least_beside",
+    "predicted_bytes",
+    "rows_within",
+    "stored_bytes",
+]

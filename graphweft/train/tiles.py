@@ -1,0 +1,127 @@
+"""How much an inference part by part has in memory: edges of a tile, and rows of hidden layers.
+
+Comes in: bytes. Goes out: edges that are computed at once, and memory for rows of all nodes, which lies in a temporary
+file where it is too large; then its pages are let go tile by tile. Called by inference over stores.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphweft._errors import DataError
+from graphweft.storage.block_io import aligned_empty, forget_pages
+from graphweft.storage.memory_size import shown_bytes
+
+TILE_SHARE = 8  # of the memory: the rows that a tile's edges lead to
+LEAST_TILE = 1 << 12  # edges
+LEAST_WITHIN = 1 << 9  # edges, where every byte is counted
+_REAL, _PAGE = 4, mmap.PAGESIZE
+_COPIES = 3  # of the row that an edge leads to: as read, in float32, in the order of the tile
+_NUMBERED = 120  # bytes of an edge while the ends of a tile's edges are numbered
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Bytes of an inference.
+
+    Attributes:
+        tile: For the rows that a tile's edges lead to.
+        kept: For hidden rows of all nodes in memory; None: they lie in a file, whose pages the system keeps.
+    """
+
+    tile: int
+    kept: int | None = None
+
+    @classmethod
+    def share_of(cls, memory: int) -> Tiles:
+        """Those of an inference beside other things, where nothing is counted."""
+        return cls(memory // TILE_SHARE)
+
+    def edges(self, width: int, out: int = 0, filed: bool = False) -> int:
+        """Edges of a tile over rows of ``width`` columns; ``filed``: their pages come from a file."""
+        if self.kept is None:
+            return max(self.tile // (_REAL * _COPIES * max(width, 1)), LEAST_TILE)
+        return max(self.tile // edge_bytes(width, out, filed), LEAST_WITHIN)
+
+    def rows(self, folder: Path | None, rows: int, width: int, held: int = 0) -> HiddenRows:
+        """Rows of a layer for all nodes; ``held``: bytes of other such rows."""
+        nbytes = _REAL * rows * width
+        if self.kept is not None and nbytes + held <= self.kept:
+            return HiddenRows(aligned_empty((rows, width), torch.float32))
+        return _in_file(folder, rows, width, self.kept is not None)
+
+
+def edge_bytes(width: int, out: int, filed: bool) -> int:
+    """Bytes of a tile for each of its edges."""
+    return _REAL * (_COPIES * width + 2 * out) + _NUMBERED + (2 * _PAGE if filed else 0)  # a row may lie on two
+
+
+class HiddenRows:
+    """Rows of a layer.
+
+    Attributes:
+        rows: float32 (n, width).
+    """
+
+    def __init__(self, rows: Tensor, pages: Any = None, handle: int | None = None) -> None:
+        self.rows, self._pages, self._handle = rows, pages, handle
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, those whose pages are let go left out."""
+        return 0 if self._pages is not None else self.rows.nbytes
+
+    @property
+    def is_filed(self) -> bool:
+        """Whether the pages of a file are let go tile by tile."""
+        return self._pages is not None
+
+    def let_go(self) -> None:
+        """The system keeps none of a file's pages; they are read again when they are touched."""
+        if self._pages is None or self._handle is None:
+            return
+        self._pages.flush()
+        self._pages.madvise(mmap.MADV_DONTNEED)
+        forget_pages(self._handle)
+
+    def __del__(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+
+
+def _in_file(folder: Path | None, rows: int, width: int, lets_go: bool) -> HiddenRows:
+    """Memory of a temporary file without a name; its room on the disk is taken before it is written.
+
+    ``folder``: where; the system's folder of such files where that is None or not there.
+
+    Raises: DataError for a full disk, which would otherwise end the process while rows are written.
+    """
+    if rows * width == 0:
+        return HiddenRows(torch.empty(rows, width))
+    folder = folder if folder is not None and folder.is_dir() else None
+    with tempfile.TemporaryFile(dir=folder, prefix="graphweft-") as file:
+        nbytes = _REAL * rows * width
+        try:
+            os.posix_fallocate(file.fileno(), 0, nbytes)
+        except OSError as failure:
+            where, wanted = folder or tempfile.gettempdir(), shown_bytes(nbytes)
+            raise DataError(f"{where}: expected room for {wanted} of hidden rows, got: {failure.strerror}") from None
+        if not lets_go:
+            return HiddenRows(torch.from_numpy(np.memmap(file, np.float32, "r+", shape=(rows, width))))
+        pages = mmap.mmap(file.fileno(), nbytes)
+        if hasattr(mmap, "MADV_RANDOM"):
+            pages.madvise(mmap.MADV_RANDOM)  # rows lie anywhere, so pages beside them are not read
+        made = torch.from_numpy(np.frombuffer(pages, np.float32).reshape(rows, width))
+        return HiddenRows(made, pages, os.dup(file.fileno()))
+
+
+__all__ = ["LEAST_TILE", "LEAST_WITHIN", "TILE_SHARE", "HiddenRows", "Tiles", "edge_bytes"]
