@@ -27,7 +27,8 @@ import torch
 import graphweft as gw
 from graphweft.storage.store_format import MANIFEST
 
-PARTS, MEMORY = 4, {"macro": 64 << 20, "mini": 4 << 20}
+PARTS, MEMORY = 4, 64 << 20
+TABLE = 1 << 20  # bytes of rows and of batches ahead in mode "mini": less than all rows, which are read again
 
 
 def trained(path: Path, mode: str, out: Path | None = None, epochs: int = 1, predicts: bool = False) -> list[float]:
@@ -37,10 +38,12 @@ def trained(path: Path, mode: str, out: Path | None = None, epochs: int = 1, pre
     model: torch.nn.Module = gw.nn.SAGE(store.num_features, 8, store.num_classes, num_layers=2)
     if store.types is not None:
         model = gw.nn.RGCN(store.num_features, 8, store.num_classes, num_relations=len(store.types.relations))
-    options: dict[str, Any] = {"fanouts": (4, 3), "batch_size": 32, "seed": 0, "memory": MEMORY[mode]}
+    options: dict[str, Any] = {"fanouts": (4, 3), "batch_size": 32, "seed": 0, "memory": MEMORY}
     if mode == "macro":
         options["macro"] = f"parts:2/{PARTS}"
     trainer = gw.Trainer(model, store, mode=mode, out=out, **options)
+    if mode == "mini":
+        trainer._batch.resize(TABLE)  # type: ignore[attr-defined]
     if out is not None:
         trainer.resume()
     trainer.fit(epochs - trainer.epoch)
