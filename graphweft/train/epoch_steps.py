@@ -101,6 +101,10 @@ class Steps(ABC):
         """What decides the batches, for checkpoints."""
         return {}
 
+    def go_on_as(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """Takes over what a run with the configuration ``saved`` chose by itself; what decides the batches now."""
+        return self.identity()
+
     def within_epoch(self) -> dict[str, Any]:
         """Where the epoch under way stands, for checkpoints."""
         return {}

@@ -42,7 +42,7 @@ from graphweft.train.options import check_macro
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.settle import Features
-from graphweft.train.stored_needs import least_beside, predicted_bytes
+from graphweft.train.stored_needs import fit_groups, least_beside, predicted_bytes
 from graphweft.train.target import Target, target_of
 from graphweft.train.update import Update
 
@@ -253,6 +253,17 @@ class Grouped(OnGroups):
         if self._drawn[3]:
             drawn["keep"] = self._drawn[3]
         return {**drawn, **accumulated, "group": f"{self.group}/{parts}", **stored}
+
+    def go_on_as(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """Takes over the parts of a group, where they were not asked for. Raises: MemoryBudgetError."""
+        count, _, parts = str(saved.get("group", "")).partition("/")
+        chosen = not self.is_asked and count.isdigit() and parts == str(len(self._source.bounds) - 1)
+        if chosen and int(count) != self.group:
+            self.is_asked = True
+            self.regroup(int(count))
+            if self.budget is not None:
+                fit_groups(self, self.budget)
+        return self.identity()
 
     def _train_on(self, batch: Batch | PreparedBatch) -> Tensor:
         assert isinstance(batch, Batch)  # nothing is prepared ahead

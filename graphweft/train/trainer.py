@@ -257,8 +257,7 @@ class Trainer(ShownAsFacts):
         self._config: dict[str, Any] = {
             **{"dataset": self.ds.name, "data_checksum": data_checksum(self.ds), "mode": self.mode},
             **{"lr": rate, "optimizer": named, "seed": self._seed, "eval_every": self._eval_every},
-            **self._edges.identity(),
-            **self._batch.identity(),
+            **{**self._edges.identity(), **self._batch.identity()},
             **loop.identity(self._rate),
             **(self._settings if self._settings["precision"] != "float32" else {}),
             **more,
@@ -404,6 +403,7 @@ class Trainer(ShownAsFacts):
         if state is None:
             return False
         saved = state.get("config", {})
+        self._config |= self._batch.go_on_as(saved)
         check_same_run(str(self.out), saved, {**dict.fromkeys(saved), **self._config})  # nor was anything left out
         self.load_state_dict(state)
         return True

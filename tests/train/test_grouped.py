@@ -163,6 +163,22 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(ds: gw.Dataset, store: gw.macro
     assert all(torch.equal(a, b) for a, b in zip(_weights(whole), _weights(again), strict=True))
 
 
+def test_a_run_that_goes_on_takes_over_the_parts_of_a_group(
+    ds: gw.Dataset, store: gw.macro.Store, tmp_path: Path
+) -> None:
+    whole = _trainer(ds, store, macro="parts:2/8")
+    whole.fit(3)
+    _trainer(ds, store, macro="parts:2/8", out=tmp_path / "run").fit(1)
+    again = _trainer(ds, gw.macro.Store(store.path), memory="256MB", out=tmp_path / "run")
+    assert again._batch.identity()["group"] == "8/8"  # as many as fit
+    assert again.resume() and again._batch.identity()["group"] == "2/8"
+    again.fit(2)
+    assert all(torch.equal(a, b) for a, b in zip(_weights(whole), _weights(again), strict=True))
+    other = _trainer(ds, store, macro="parts:4/8", out=tmp_path / "run")
+    with pytest.raises(gw.errors.CheckpointError, match=r"^resume: expected group '2/8' .*got '4/8'"):
+        other.resume()
+
+
 def test_a_loader_goes_on_at_any_position(store: gw.macro.Store) -> None:
     ids, _ = store.split("train")
 
