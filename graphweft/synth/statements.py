@@ -273,6 +273,11 @@ def _in_degree(call: KernelCall, scene: Scene) -> list[str]:
     return [f"{edges}.in_degrees({scene.made(call, 'out')}.at);"]
 
 
+def _inverse_degree(call: KernelCall, scene: Scene) -> list[str]:
+    edges, out = scene.edges(_value(call, "graph"), "graph"), scene.made(call, "out")
+    return [f"{edges}.in_degrees({out}.at);", _call("power", out, "-1.0", out, "")]
+
+
 def _reduce(call: KernelCall, scene: Scene) -> list[str]:
     if call.value["kind"] != "sum":
         raise _refused(call, f"the {call.value['kind']} over in-edges comes later")
@@ -382,6 +387,7 @@ _PRINTERS: dict[str, Printer] = {
     "add": _add,
     "add_const": _add_const,
     "in_degree": _in_degree,
+    "inverse_degree": _inverse_degree,
     "reduce": _reduce,
     "pow": _pow,
 }

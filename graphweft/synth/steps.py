@@ -41,6 +41,7 @@ _WORDS = {
     "scale": "scaled",
     "mul_scalar": "scaled",
     "in_degree": "degree",
+    "inverse_degree": "factor",
     "reduce": "degree",
     "add": "total",
     "add_const": "shifted",
