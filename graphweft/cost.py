@@ -29,10 +29,6 @@ _DEFAULT: dict[str, tuple[float, ...]] = {
     "gather mid": (0.50e-9, 8.7e-11, 4e-6),
     "gather far": (0.69e-9, 8.7e-11, 4e-6),
     "gather memory": (1.02e-9, 8.7e-11, 4e-6),
-    "gather near reused": (0.37e-9, 8.7e-11, 4e-6),
-    "gather mid reused": (0.50e-9, 8.7e-11, 4e-6),
-    "gather far reused": (0.69e-9, 8.7e-11, 4e-6),
-    "gather memory reused": (1.02e-9, 8.7e-11, 4e-6),
     # seconds per floating-point operation, per byte streamed, per call
     "product": (4.5e-12, 1.35e-11, 9e-6),
     "contraction": (4.6e-12, 1.35e-11, 9e-6),
@@ -50,6 +46,10 @@ _DEFAULT: dict[str, tuple[float, ...]] = {
     # (unused), seconds per byte of parameters, gradients and moments, per update
     "update": (0.0, 1.0e-10, 3e-4),
 }
+
+
+# the same until a machine is measured
+_DEFAULT |= {f"{kind} reused": cost for kind, cost in _DEFAULT.items() if kind.startswith("gather")}
 
 
 @dataclass(frozen=True)

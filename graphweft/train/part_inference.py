@@ -135,11 +135,8 @@ class PartInference:
     ) -> Iterator[tuple[int, Tensor]]:
         """Rows of some nodes of a part, by their number in it, tile by tile, with the place of each tile's first."""
         features = self._flat.stored_width if self._flat is not None else self.source.num_features
-        below, layer, start = (
-            None if under is None else under.rows,
-            model.layers[index],
-            int(self.source.bounds[number]),
-        )
+        below, start = None if under is None else under.rows, int(self.source.bounds[number])
+        layer = model.layers[index]
         width = features if below is None else below.shape[1]
         most = self.tiles.edges(width, out_width(layer), under is not None and under.is_filed)
         offsets, sources = self.source.structure(number)

@@ -83,7 +83,8 @@ def test_nothing_piles_up_over_many_batches(kind: str, threads_restored: None) -
     mapped = (pool.mapped, middle[1].mapped, pool_after.mapped)
     assert min(mapped[1] - mapped[0], mapped[2] - mapped[1]) < 8 << 20 and pool_after.lent - pool.lent < 16 << 20
     assert files_after <= files and threads_after <= threads
-    assert rss_after - rss - max(mapped[2] - mapped[0], 0) < 16 << 20  # what the pool maps was looked at above
+    more = max(mapped[2] - mapped[0], 0)  # those two, once
+    assert more < 32 << 20 and rss_after - rss - more < 16 << 20
 
 
 ABANDONED = """

@@ -120,6 +120,15 @@ def test_the_report_counts_what_sets_count(case: Case) -> None:
     assert sum(found.ghosts) == len(everywhere)
 
 
+def test_sums_are_longer_where_a_rank_has_nothing_to_compute() -> None:
+    graph, halves = rings([4]), torch.tensor([0, 0, 1, 1])
+    apart = gw.Graph([0, 1], [1, 0], num_nodes=4)  # no edge leads to the nodes of rank 1
+    both, first = torch.tensor([0, 2]), torch.tensor([0, 1])
+    for given, train, more in ((graph, both, 0), (graph, first, 12), (apart, both, 12)):
+        epoch = Exchange((3,), sums=(100, 4), train=train, marks=(12, 0))
+        assert predict(given, halves, 2, epoch).bytes_sent == 2 * (100 + more + 4)
+
+
 def test_seconds_follow_the_formula() -> None:
     graph, part = rings([4]), torch.tensor([0, 0, 1, 1])  # every node has a neighbour on the other side
     rates = Rates(latency=1.0, seconds_per_byte=0.5, entry=0.25, multiply=0.125, fixed=0.0, row=0.0625)
