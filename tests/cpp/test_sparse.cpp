@@ -183,9 +183,22 @@ TEST(aggregation_refuses_nonsense) {
     return gw_spmm_f32(adj, x.data(), 4, width, nullptr, nullptr, self, nullptr, 0, nullptr, 0, nullptr, y.data(), 4);
   };
   CHECK(run(nullptr, 4, 0) == gw::bad_argument && run(&a, -1, 0) == gw::bad_argument);
-  CHECK(run(&a, 4, 1.0) == gw::bad_argument);  // more rows than columns have no self
   CHECK(gw_spmm_f32(&a, x.data(), INT64_MAX / 2, 4, nullptr, nullptr, 0, nullptr, 0, nullptr, 0, nullptr, y.data(),
                     4) == gw::bad_argument);
+}
+
+TEST(rows_beyond_the_columns_have_no_self) {
+  data::graph g(7, 4, 12, 1);
+  const gw_adjacency a = g.view();
+  for (const int64_t f : widths) {
+    std::vector<float> x = data::floats(4 * f, 2);
+    std::vector<float> y(size_t(7 * f));
+    CHECK(gw_spmm_f32(&a, data::pointer(x), f, f, nullptr, nullptr, 2.0, nullptr, 0, nullptr, 0, nullptr,
+                      data::pointer(y), f) == 0);
+    std::vector<double> want = aggregate(g, x, f, f, {});
+    for (size_t i = 0; i < size_t(4 * f); ++i) want[i] += 2.0 * double(x[i]);
+    for (size_t i = 0; i < want.size(); ++i) CHECK(check::close(y[i], want[i], 1e-5));
+  }
 }
 
 TEST(dense_features_compress_and_expand) {
