@@ -171,11 +171,8 @@ def test_draws_that_nothing_hides_have_a_price_of_their_own(ds: Dataset) -> None
     draws = [[work.kind for work, _ in works if work.kind.startswith("draw")] for works, _ in found]
     assert draws == [["draw"], ["draw in turn"], ["draw in turn"]]
     machine = Machine.known()
-    least = mini_way(mini, unlimited(ds), machine)
-    assert (
-        least.seconds["sampling"]
-        > seconds_of(*found[0], machine.costs, machine.scale(torch.get_num_threads()))["sampling"]
-    )
+    hidden = seconds_of(*found[0], machine.costs, machine.scale(torch.get_num_threads()))
+    assert mini_way(mini, unlimited(ds), machine).seconds["sampling"] > hidden["sampling"]
 
 
 def test_only_calls_that_are_not_replayed_cost_a_call(ds: Dataset) -> None:
