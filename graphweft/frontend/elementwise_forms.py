@@ -19,7 +19,8 @@ aten = torch.ops.aten
 def _glu(x: Tensor, dim: int = -1) -> Tensor:
     """One half times the sigmoid of the other."""
     half = x.shape[dim] // 2
-    return aten.slice.Tensor(x, dim, 0, half) * torch.sigmoid(aten.slice.Tensor(x, dim, half, 2 * half))
+    made: Tensor = aten.slice.Tensor(x, dim, 0, half) * torch.sigmoid(aten.slice.Tensor(x, dim, half, 2 * half))
+    return made
 
 
 FORMS[aten.glu.default] = _glu

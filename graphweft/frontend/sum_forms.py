@@ -122,7 +122,7 @@ def _selected(x: Tensor, mask: Tensor) -> Tensor | None:
     """Elements where structure says so."""
     if isinstance(mask, FakeTensor):
         return None
-    shape = torch.broadcast_shapes(x.shape, mask.shape)
+    shape = torch.broadcast_shapes(x.shape, mask.shape)  # type: ignore[no-untyped-call]
     ids = mask.expand(shape).reshape(-1).nonzero().view(-1)
     return x.expand(shape).reshape(-1).index_select(0, ids)
 
