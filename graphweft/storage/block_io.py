@@ -103,11 +103,13 @@ def forget_pages(handle: int, offset: int = 0, length: int = 0) -> None:
         os.posix_fadvise(handle, offset, length, os.POSIX_FADV_DONTNEED)
 
 
-def mapped(path: Path, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> Tensor:
-    """The block as a read-only map of the file."""
+def mapped(path: Path, dtype: torch.dtype, shape: tuple[int, ...], offset: int, at_random: bool = False) -> Tensor:
+    """The block as a read-only map of the file; ``at_random``: pages beside those that are touched are not read."""
     if math.prod(shape) == 0:
         return torch.empty(shape, dtype=dtype)
     count = math.prod(shape) * torch.empty(0, dtype=dtype).element_size()
     # a private map: writes, which nobody makes, would not reach the file, and torch does not warn
     pages = np.memmap(path, np.uint8, "c", offset, (count,))
+    if at_random and hasattr(mmap, "MADV_RANDOM"):
+        pages._mmap.madvise(mmap.MADV_RANDOM)  # type: ignore[attr-defined]
     return torch.from_numpy(pages).view(dtype).view(shape)

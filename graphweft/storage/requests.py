@@ -1,65 +1,16 @@
 """Rows of a table on disk as few large requests.
 
-Comes in: ascending rows, where they lie, how much may be read in vain. Goes out: ranges of rows, and threads that read
-several at a time. Called by :mod:`graphweft.storage.row_reader` and :mod:`graphweft.storage.store`.
+Comes in: ascending rows, where they lie, how much may be read in vain. Goes out: ranges of rows. A pure function,
+called by :mod:`graphweft.storage.row_reader`.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
-
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-
-from graphweft.storage.block_io import aligned_empty
 
 SECTOR = 4096  # what a disk reads at the least; direct reads begin and end at multiples of it
 WASTE = 0.25  # sectors read in vain to sectors with wanted rows, at most
-THREADS = 8  # requests under way at a time, at most
-_MOST_REQUEST, _LEAST_REQUEST = 4 << 20, 4 * SECTOR
-
-Request = TypeVar("Request")
-
-
-class Buffers(NamedTuple):
-    """Memory of requests under way: buffers, and bytes of rows in each beside sectors around them."""
-
-    threads: int
-    room: int
-
-    @classmethod
-    def within(cls, memory: int, row: int) -> Buffers:
-        """Buffers for rows of so many bytes."""
-        threads = min(max(memory // (_LEAST_REQUEST + 2 * SECTOR), 1), THREADS)
-        room = max(min(memory // threads - 2 * SECTOR, _MOST_REQUEST), _LEAST_REQUEST)
-        return cls(threads, max(room // row, 1) * row)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all."""
-        return self.threads * (self.room + 2 * SECTOR)
-
-    def serve(self, requests: Iterable[Request], take: Callable[[Request, Tensor], None]) -> None:
-        """``take(request, buffer)`` for every request, several at a time. Raises: whatever it raises."""
-        todo, turn = iter(requests), threading.Lock()
-
-        def work() -> None:
-            buffer = aligned_empty((self.room + 2 * SECTOR,), torch.uint8)
-            while True:
-                with turn:
-                    request = next(todo, None)
-                if request is None:
-                    return
-                take(request, buffer)
-
-        with ThreadPoolExecutor(self.threads, "graphweft-rows") as threads:
-            for running in [threads.submit(work) for _ in range(self.threads)]:
-                running.result()
 
 
 def merged(

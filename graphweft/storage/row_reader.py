@@ -7,7 +7,9 @@ read, each into a buffer of its own, so that requests are under way while rows o
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,11 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphweft.storage.block_io import ReadCounts
-from graphweft.storage.requests import Buffers, merged
+from graphweft.storage.block_io import ReadCounts, aligned_empty
+from graphweft.storage.requests import SECTOR, merged
 from graphweft.storage.store import FeatureRegion, Store
 
+_MOST_REQUEST, _LEAST_REQUEST = 4 << 20, 4 * SECTOR
 _COPY = 1 << 16  # bytes of rows
+THREADS = 8  # requests under way at a time, at most
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,14 @@ class RowReader:
         self._ends = np.array([region.end for region in self._regions], np.int64)
         self._item = torch.empty(0, dtype=store.feature_dtype).element_size()
         widest = store.row_width * self._item
-        self._buffers = Buffers.within(memory, widest)
+        self._threads = min(max(memory // (_LEAST_REQUEST + 2 * SECTOR), 1), THREADS)
+        room = max(min(memory // self._threads - 2 * SECTOR, _MOST_REQUEST), _LEAST_REQUEST)
+        self._room = max(room // widest, 1) * widest
 
     @property
     def buffer_bytes(self) -> int:
         """Bytes of all buffers."""
-        return self._buffers.nbytes
+        return self._threads * (self._room + 2 * SECTOR)
 
     def plan(self, ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Ranges of ids, (n, 2) for each region, that hold the rows of ``ids``, ascending, each once.
@@ -82,9 +88,7 @@ class RowReader:
             self._store.check(region.part, region.block, self.buffer_bytes)  # here, once, before threads take buffers
             block = self._store.manifest.parts[region.part].block(region.block)
             width = region.width * self._item
-            rows = merged(
-                ids[first:last] - region.first, self._buffers.room // width, block.shape[0], width, block.offset
-            )
+            rows = merged(ids[first:last] - region.first, self._room // width, block.shape[0], width, block.offset)
             found.append(rows + region.first)
         return found
 
@@ -95,11 +99,21 @@ class RowReader:
 
         Raises: DataError for a damaged store, or a failing read.
         """
+        todo = iter(list(self._requests(plan, ids, places)))
+        turn = threading.Lock()
 
-        def take(request: _Request, buffer: Tensor) -> None:
-            self._take(request, buffer, table)
+        def work() -> None:
+            buffer = aligned_empty((self._room + 2 * SECTOR,), torch.uint8)
+            while True:
+                with turn:
+                    request = next(todo, None)
+                if request is None:
+                    return
+                self._take(request, buffer, table)
 
-        self._buffers.serve(list(self._requests(plan, ids, places)), take)
+        with ThreadPoolExecutor(self._threads, "graphweft-rows") as threads:
+            for running in [threads.submit(work) for _ in range(self._threads)]:
+                running.result()
 
     def _requests(
         self, plan: list[NDArray[np.int64]], ids: NDArray[np.int64], places: NDArray[np.int64]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import mmap
 import os
 import zlib
 from collections.abc import Iterator, Mapping
@@ -25,13 +26,14 @@ from graphweft._errors import DataError, IndexRangeError
 from graphweft.storage.block_file import BlockFile
 from graphweft.storage.block_io import ReadCounts, aligned_empty, bytes_of, check_crc, mapped
 from graphweft.storage.held_blocks import HeldBlocks
-from graphweft.storage.requests import SECTOR, Buffers, merged
+from graphweft.storage.requests import SECTOR
 from graphweft.storage.store_format import DTYPES, FORMAT, MANIFEST, SPLIT_BITS, Block, Manifest
 from graphweft.storage.store_types import Types
 
 _MOST_MANIFEST = 1 << 30
 _PIECE = 8 << 20  # bytes of a block that are read at a time where only some of its rows are wanted
-_FEW = 1 << 15  # bytes between wanted rows from which on they are picked one by one, as a disk reads less in that time
+_PAGE = mmap.PAGESIZE  # what a row that is picked by itself takes of the system's memory
+_FEW = 1 << 16  # bytes between wanted rows from which on they are picked one by one, as a disk reads less in that time
 
 
 class FeatureRegion(NamedTuple):
@@ -50,14 +52,6 @@ class FeatureRegion(NamedTuple):
     first: int
     end: int
     width: int
-
-
-class _Wanted(NamedTuple):
-    """Ascending rows of a region, counted from its first, and where they go."""
-
-    region: FeatureRegion
-    rows: NDArray[np.int64]
-    out: Tensor
 
 
 @dataclass(frozen=True)
@@ -357,54 +351,37 @@ class Store:
             return rows.view(self.feature_dtype).view(end - first, -1), file.counts
 
     def feature_rows(self, ids: NDArray[np.int64]) -> Tensor:
-        """(n, columns) features of the nodes with these ascending ids of the store.
+        """(n, columns) features of the nodes with these ascending ids of the store, through maps of the files.
 
         Columns are :attr:`row_width`; what a node has fewer is zero.
         """
         out = torch.zeros(len(ids), self.row_width, dtype=self.feature_dtype)
-        scattered: list[_Wanted] = []
         for region in self.feature_regions:
             first, last = np.searchsorted(ids, (region.first, region.end)).tolist()
-            if first == last:
-                continue
-            self.check(region.part, region.block)
-            wanted = _Wanted(region, ids[first:last] - region.first, out[first:last, : region.width])
-            if not self._read_through(wanted):
-                scattered.append(wanted)
-        if scattered:
-            self._read_scattered(scattered)
+            if first < last:
+                self.check(region.part, region.block)
+                self._rows_into(region, ids[first:last] - region.first, out[first:last, : region.width])
         return out
 
-    def _read_scattered(self, wanted: list[_Wanted]) -> None:
-        """Rows that lie far from each other, in small requests of which several are under way."""
-        buffers = Buffers.within(self.piece // 2, self.row_width * self.feature_dtype.itemsize)
-
-        def requests() -> Iterator[tuple[_Wanted, int, int]]:
-            for some in wanted:
-                block = self.manifest.parts[some.region.part].block(some.region.block)
-                width = block.nbytes // block.shape[0]
-                ranges = merged(some.rows, buffers.room // width, block.shape[0], width, block.offset)
-                yield from ((some, first, end) for first, end in ranges.tolist())
-
-        def take(request: tuple[_Wanted, int, int], buffer: Tensor) -> None:
-            (region, rows, out), first, end = request
-            cut = slice(*np.searchsorted(rows, (first, end)).tolist())
-            table, _ = self.feature_range(region, region.first + first, region.first + end, buffer)
-            _select(table, torch.from_numpy(rows[cut] - first), out[cut])
-
-        buffers.serve(requests(), take)
-
-    def _read_through(self, wanted: _Wanted) -> bool:
-        """Rows of a region by reading all that lies between; False where they are few."""
-        region, rows, out = wanted
+    def _rows_into(self, region: FeatureRegion, rows: NDArray[np.int64], out: Tensor) -> None:
+        """Ascending rows of a region: through a map where they are few, else by reading all that lies between."""
         number, block = region.part, self.manifest.parts[region.part].block(region.block)
         held = self.held.get(number, region.block)
         if held is not None:
             _select(held, torch.from_numpy(rows), out)
-            return True
+            return
         width = block.nbytes // block.shape[0]
         if len(rows) * _FEW < (int(rows[-1]) - int(rows[0]) + 1) * width:
-            return False
+            step = max(self.piece // (_PAGE + width), 1)
+            for first in range(0, len(rows), step):
+                some = rows[first : first + step]
+                table = self._mapped(number, block, at_random=True)
+                with self._opened(number, block) as file:
+                    file.read_soon((block.offset + some * width).tolist(), width)
+                    _select(table, torch.from_numpy(some), out[first : first + step])
+                    del table
+                    file.forget()
+            return
         step = max(self.piece // width, 1)
         with self._opened(number, block) as file:
             for first in range(int(rows[0]), int(rows[-1]) + 1, step):
@@ -413,7 +390,6 @@ class Store:
                 piece = aligned_empty((last - first, *block.shape[1:]), self.feature_dtype)
                 file.read_into(block.offset + first * width, piece)
                 _select(piece, torch.from_numpy(rows[cut] - first), out[cut])
-        return True
 
     def split(self, part: str) -> tuple[NDArray[np.int64], Tensor]:
         """Ids in the store of the nodes of "train", "val" or "test", ascending, and their labels."""
@@ -427,9 +403,9 @@ class Store:
         none = torch.empty((0, shape.label_columns) if shape.label_columns else (0,), dtype=DTYPES[shape.label_dtype])
         return np.concatenate([np.empty(0, np.int64), *ids]), torch.cat([none, *known])
 
-    def _mapped(self, number: int, block: Block) -> Tensor:
+    def _mapped(self, number: int, block: Block, at_random: bool = False) -> Tensor:
         with self._opened(number, block) as file:
-            return mapped(file.path, DTYPES[block.dtype], block.shape, block.offset)
+            return mapped(file.path, DTYPES[block.dtype], block.shape, block.offset, at_random)
 
     @contextlib.contextmanager
     def _opened(self, number: int, block: Block) -> Iterator[BlockFile]:
