@@ -32,7 +32,7 @@ def batch_norm(
                 [1.]]))
     """
     x, (n, f) = x.contiguous(), x.shape
-    out, stats = empty((n, f)), torch.empty((2, f))
+    out, stats = empty((n, f)), torch.empty((2, f), dtype=torch.float32)
     vectors = _flat(weight), _flat(bias)  # which live until the call is over
     _batch_norm(n, f, x.data_ptr(), f, *map(_at, vectors), eps, int(relu), stats.data_ptr(), out.data_ptr(), f)
     return out, stats
@@ -60,7 +60,7 @@ def batch_norm_grad(
     Shape: x and dy (n, f), stats (2, f), weight (f,) -> (n, f), (f,), (f,).
     """
     x, dy, (n, f) = x.contiguous(), dy.contiguous(), x.shape
-    dx, dweight, dbias = empty((n, f)), torch.empty(f), torch.empty(f)
+    dx, (dweight, dbias) = empty((n, f)), torch.empty(2, f, dtype=torch.float32)
     weight = _flat(weight)
     given = (x.data_ptr(), f, dy.data_ptr(), f, _at(weight), stats.data_ptr(), eps)
     _batch_norm_grad(n, f, *given, dx.data_ptr(), f, dweight.data_ptr(), dbias.data_ptr())

@@ -37,7 +37,7 @@ def _dropout(value: Value, x: Any, seed: int) -> Any:
     if is_dense(x):
         rows = x if x.dim() == 2 else x.reshape(x.shape[0] if x.dim() else 1, -1)
         if x.dtype != torch.float32:
-            mask = dense.dropout(torch.ones(rows.shape), value["p"], int(seed), value["stream"])
+            mask = dense.dropout(torch.ones(rows.shape, dtype=torch.float32), value["p"], int(seed), value["stream"])
             return x * mask.to(x.dtype).reshape(x.shape)
         return dense.dropout(rows, value["p"], int(seed), value["stream"]).reshape(x.shape)
     return SparseOperand.of(x).dropped(value["p"], int(seed), value["stream"])
