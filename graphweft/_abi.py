@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "bf9f7c1531ef9480"
+HASH = "180dacf5eab9caf3"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -325,7 +325,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_parts_offsets": (_I64, _P, _P, _P, _P, _P),
     "gw_parts_places": (_I64, _P, _P, _P, _P, _P),
     "gw_parts_take": (_Adjacency, _I64, _P, _P, _P, _P, _P, _P, _P),
-    "gw_spmm_f32": (_Adjacency, _P, _I64, _I64, _P, _P, _F64, _P, _I32, _Epilogue, _I32, _P, _P, _I64),
+    "gw_spmm_f32": (_Adjacency, _P, _I64, _I64, _P, _P, _F64, _P, _I32, _Epilogue, _I32, _P, _I32, _P, _I64),
     "gw_spmm_f64": (_Adjacency, _P, _I64, _I64, _P, _P, _F64, _I32, _I32, _P, _P, _I64),
     "gw_spmm_bf16": (_Adjacency, _P, _I64, _I64, _P, _P, _F64, _I32, _I32, _P, _P, _I64),
     "gw_spmm_f32_bf16": (_Adjacency, _P, _I64, _I64, _P, _P, _F64, _P, _I32, _Epilogue, _I32, _P, _P, _I64),

@@ -7,28 +7,31 @@ extern "C" {
 // neighbours' sum is divided by the row's number of edges. `self_factor`: one number that self_coef is multiplied by,
 // read in the call, or null; rows beyond the columns have no self. `prefetch`: distance in edges, 0 none, negative
 // chosen here. `panel`: room for num_cols rows of x in whole lines, of 192 bytes at most (worth it when x is wide,
-// large and each row is read many times), or null.
+// large and each row is read many times), or null. Its rows are scaled and sums are cut by its width, which saves time;
+// `plain`: y has the bits that it has without a panel.
 GW_API int gw_spmm_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, const float* weight,
                        const float* src_scale, double self_coef, const float* self_factor, int32_t mean,
-                       const gw_epilogue_f32* stages, int32_t prefetch, float* panel, float* y, int64_t ldy) {
+                       const gw_epilogue_f32* stages, int32_t prefetch, float* panel, int32_t plain, float* y,
+                       int64_t ldy) {
   const double coef = gw::times(self_coef, self_factor);
-  return gw::checked_spmm<gw::f32>(adj, x, ldx, width, weight, src_scale, coef, mean, stages, prefetch, panel, y, ldy);
+  return gw::checked_spmm<gw::f32>(adj, x, ldx, width, weight, src_scale, coef, mean, stages, prefetch, panel,
+                                   plain != 0, y, ldy);
 }
 
 #ifndef GW_ONLY_F32
 GW_API int gw_spmm_f64(const gw_adjacency* adj, const double* x, int64_t ldx, int64_t width, const double* weight,
                        const double* src_scale, double self_coef, int32_t mean, int32_t prefetch, double* panel,
                        double* y, int64_t ldy) {
-  return gw::checked_spmm<gw::f64>(adj, x, ldx, width, weight, src_scale, self_coef, mean, nullptr, prefetch, panel, y,
-                                   ldy);
+  return gw::checked_spmm<gw::f64>(adj, x, ldx, width, weight, src_scale, self_coef, mean, nullptr, prefetch, panel,
+                                   false, y, ldy);
 }
 
 // bfloat16 rows; weights, scales and sums are float32.
 GW_API int gw_spmm_bf16(const gw_adjacency* adj, const uint16_t* x, int64_t ldx, int64_t width, const float* weight,
                         const float* src_scale, double self_coef, int32_t mean, int32_t prefetch, uint16_t* panel,
                         uint16_t* y, int64_t ldy) {
-  return gw::checked_spmm<gw::bf16>(adj, x, ldx, width, weight, src_scale, self_coef, mean, nullptr, prefetch, panel, y,
-                                    ldy);
+  return gw::checked_spmm<gw::bf16>(adj, x, ldx, width, weight, src_scale, self_coef, mean, nullptr, prefetch, panel,
+                                    false, y, ldy);
 }
 #endif
 }

@@ -13,6 +13,6 @@ GW_API int gw_spmm_f32_bf16(const gw_adjacency* adj, const float* x, int64_t ldx
     return gw::guarded([] { gw::require(false, "gw_spmm_f32_bf16: expected a panel, got null"); });
   const double coef = gw::times(self_coef, self_factor);
   return gw::checked_spmm<gw::f32, gw::bf16_pairs>(adj, x, ldx, width, weight, src_scale, coef, mean, stages, prefetch,
-                                                   panel, y, ldy);
+                                                   panel, false, y, ldy);
 }
 }

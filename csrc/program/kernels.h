@@ -13,7 +13,8 @@ GW_API int gw_pages_map(int64_t bytes, void** out);
 GW_API int gw_pages_unmap(void* pages, int64_t bytes);
 GW_API int gw_spmm_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, const float* weight,
                        const float* src_scale, double self_coef, const float* self_factor, int32_t mean,
-                       const gw_epilogue_f32* stages, int32_t prefetch, float* panel, float* y, int64_t ldy);
+                       const gw_epilogue_f32* stages, int32_t prefetch, float* panel, int32_t plain, float* y,
+                       int64_t ldy);
 GW_API int gw_spmm_max_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, int32_t minimum,
                            float* y, int64_t ldy, void* arg, int64_t ldarg);
 GW_API int gw_spmm_max_grad_f32(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const float* dy,
@@ -126,13 +127,13 @@ struct Reading {
 inline void spmm(const gw_adjacency& edges, const Matrix& x, const Matrix& y, const Epilogue& then = Epilogue(),
                  const Reading& reading = Reading()) {
   check(gw_spmm_f32(&edges, x.at, x.cols, x.cols, reading.by_edge, reading.factors, reading.coefficient, reading.own, 0,
-                    then.stages(), -1, reading.room, y.at, y.cols));
+                    then.stages(), -1, reading.room, 0, y.at, y.cols));
 }
 
 // y = epilogue(features W), or with the transposed structure features^T G; `values` lie by entry of `structure`.
 inline void sparse_matmul(const gw_adjacency& structure, const float* values, const Matrix& w, const Matrix& y,
                           const Epilogue& then = Epilogue(), float* panel = nullptr) {
-  check(gw_spmm_f32(&structure, w.at, w.cols, w.cols, values, nullptr, 0, nullptr, 0, then.stages(), -1, panel, y.at,
+  check(gw_spmm_f32(&structure, w.at, w.cols, w.cols, values, nullptr, 0, nullptr, 0, then.stages(), -1, panel, 0, y.at,
                     y.cols));
 }
 

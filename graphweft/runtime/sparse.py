@@ -90,8 +90,8 @@ def spmm(
     has no row of x of its number has no self term.
     Rows of x and out may be strided. bfloat16 is summed in float32. ``prefetch``: how many edges ahead rows of x are
     fetched; 0 never, -1 as the size of x asks for; it changes no bit of the result. ``out`` may be x itself, where rows
-    and columns are as many. ``rounds``: neighbours' rows of a float32 x, times their scale, are rounded to bfloat16
-    where that saves time; sums and the self term are float32.
+    and columns are as many; the bits are the same. ``rounds``: neighbours' rows of a float32 x, times their scale, are
+    rounded to bfloat16 where that saves time; sums and the self term are float32.
 
     Shape: x (num_cols, f) float32, float64 or bfloat16 -> (num_rows, f). weight (num_edges,) by edge id, src_scale
     (num_cols,): of x's dtype, float32 for bfloat16.
@@ -125,17 +125,22 @@ def spmm(
     weights = None if weight is None else weight.data_ptr()
     scales = None if src_scale is None else src_scale.data_ptr()
     over = out.data_ptr() == x.data_ptr()
+    plain = over and not wants_panel(adj.num_cols, adj.num_edges, width * x.dtype.itemsize)  # as into memory elsewhere
     rounded = rounds and x.dtype == torch.float32 and rounds_rows(adj.num_cols, adj.num_edges, width * 4)
     panel = _panel(adj, width, torch.bfloat16 if rounded else x.dtype, must=over or rounded)
     source = (x.data_ptr(), x.stride(0), width)
-    target = (prefetch, None if panel is None else panel.data_ptr(), out.data_ptr(), out.stride(0))
+    room = None if panel is None else panel.data_ptr()
+    target = (out.data_ptr(), out.stride(0))
     if x.dtype == torch.float32:
         stages = None if epilogue is None else epilogue.native()
-        product = _spmm_rounded if rounded else _spmm_f32
         factor = None if self_factor is None else self_factor.data_ptr()
-        product(adj.native, *source, weights, scales, self_coef, factor, mean, stages, *target)
+        operands = (adj.native, *source, weights, scales, self_coef, factor, mean, stages, prefetch, room)
+        if rounded:
+            _spmm_rounded(*operands, *target)
+        else:
+            _spmm_f32(*operands, plain, *target)
         return out
-    _spmm[x.dtype](adj.native, *source, weights, scales, self_coef, mean, *target)
+    _spmm[x.dtype](adj.native, *source, weights, scales, self_coef, mean, prefetch, room, *target)
     return out if epilogue is None else epilogue.apply_(out)
 
 

@@ -190,7 +190,7 @@ int gw_parts_take(const gw_adjacency* a, int64_t n, const int64_t* ids, const in
                   const int64_t* out_entries, int64_t* indptr, void* indices, void* edge_ids);
 int gw_spmm_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, const float* weight,
                 const float* src_scale, double self_coef, const float* self_factor, int32_t mean,
-                const gw_epilogue_f32* stages, int32_t prefetch, float* panel, float* y, int64_t ldy);
+                const gw_epilogue_f32* stages, int32_t prefetch, float* panel, int32_t plain, float* y, int64_t ldy);
 int gw_spmm_f64(const gw_adjacency* adj, const double* x, int64_t ldx, int64_t width, const double* weight,
                 const double* src_scale, double self_coef, int32_t mean, int32_t prefetch, double* panel, double* y,
                 int64_t ldy);

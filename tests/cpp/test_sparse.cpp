@@ -76,12 +76,20 @@ void agrees(data::graph& g, int64_t f, const options& o, int32_t prefetch, bool 
   std::vector<float> x = data::floats(span(g.num_cols, f, ldx), 4), y(size_t(span(g.num_rows, f, ldy)), -7.0f);
   std::vector<float> panel(with_panel ? size_t(g.num_cols * 48) : 0);
   CHECK(gw_spmm_f32(&a, data::pointer(x), ldx, f, o.weight, o.src_scale, o.self_coef, o.self_factor, o.mean, nullptr,
-                    prefetch, data::pointer(panel), data::pointer(y), ldy) == 0);
+                    prefetch, data::pointer(panel), 0, data::pointer(y), ldy) == 0);
   const std::vector<double> want = aggregate(g, x, ldx, f, o);
   for (int64_t i = 0; i < g.num_rows; ++i) {
     for (int64_t k = 0; k < f; ++k) CHECK(check::close(y[size_t(i * ldy + k)], want[size_t(i * f + k)], 1e-4));
     if (f > 0 && i + 1 < g.num_rows) CHECK(y[size_t(i * ldy + f)] == -7.0f);
   }
+  if (!with_panel) return;
+  // no bit changes where that is asked for
+  std::vector<float> plain(y.size(), -7.0f), by_panel(y.size(), -7.0f);
+  for (const bool room : {false, true})
+    CHECK(gw_spmm_f32(&a, data::pointer(x), ldx, f, o.weight, o.src_scale, o.self_coef, o.self_factor, o.mean, nullptr,
+                      prefetch, room ? data::pointer(panel) : nullptr, 1, data::pointer(room ? by_panel : plain),
+                      ldy) == 0);
+  CHECK(plain == by_panel);
 }
 
 }  // namespace
@@ -133,7 +141,7 @@ TEST(aggregation_does_what_the_epilogue_says) {
   stages.bias = bias.data();
   stages.relu = 1;
   stages.col_sum = sums.data();
-  CHECK(gw_spmm_f32(&a, x.data(), f, f, nullptr, nullptr, 0, nullptr, 0, &stages, -1, nullptr, y.data(), f) == 0);
+  CHECK(gw_spmm_f32(&a, x.data(), f, f, nullptr, nullptr, 0, nullptr, 0, &stages, -1, nullptr, 0, y.data(), f) == 0);
   const std::vector<double> want = aggregate(g, x, f, f, {});
   std::vector<double> want_sums(size_t(f), 0.0);
   for (int64_t i = 0; i < 200; ++i)
@@ -180,10 +188,11 @@ TEST(aggregation_refuses_nonsense) {
   gw_adjacency a = g.view();
   std::vector<float> x(8), y(12);
   const auto run = [&](const gw_adjacency* adj, int64_t width, double self) {
-    return gw_spmm_f32(adj, x.data(), 4, width, nullptr, nullptr, self, nullptr, 0, nullptr, 0, nullptr, y.data(), 4);
+    return gw_spmm_f32(adj, x.data(), 4, width, nullptr, nullptr, self, nullptr, 0, nullptr, 0, nullptr, 0, y.data(),
+                       4);
   };
   CHECK(run(nullptr, 4, 0) == gw::bad_argument && run(&a, -1, 0) == gw::bad_argument);
-  CHECK(gw_spmm_f32(&a, x.data(), INT64_MAX / 2, 4, nullptr, nullptr, 0, nullptr, 0, nullptr, 0, nullptr, y.data(),
+  CHECK(gw_spmm_f32(&a, x.data(), INT64_MAX / 2, 4, nullptr, nullptr, 0, nullptr, 0, nullptr, 0, nullptr, 0, y.data(),
                     4) == gw::bad_argument);
 }
 
@@ -193,7 +202,7 @@ TEST(rows_beyond_the_columns_have_no_self) {
   for (const int64_t f : widths) {
     std::vector<float> x = data::floats(4 * f, 2);
     std::vector<float> y(size_t(7 * f));
-    CHECK(gw_spmm_f32(&a, data::pointer(x), f, f, nullptr, nullptr, 2.0, nullptr, 0, nullptr, 0, nullptr,
+    CHECK(gw_spmm_f32(&a, data::pointer(x), f, f, nullptr, nullptr, 2.0, nullptr, 0, nullptr, 0, nullptr, 0,
                       data::pointer(y), f) == 0);
     std::vector<double> want = aggregate(g, x, f, f, {});
     for (size_t i = 0; i < size_t(4 * f); ++i) want[i] += 2.0 * double(x[i]);

@@ -32,7 +32,7 @@ void compare_with_sums(data::graph& g, int64_t width, bool with_panel) {
   stages.bias = bias.data();
   stages.col_sum = sums.data();
   CHECK(gw_spmm_f32(&view, data::pointer(x), ldx, width, data::pointer(weight), nullptr, 0.0, nullptr, 0, &stages, 5,
-                    data::pointer(panel), data::pointer(y), ldy) == 0);
+                    data::pointer(panel), 0, data::pointer(y), ldy) == 0);
   const std::vector<double> want = neighbour_sums(g, x, ldx, width, weight);
   std::vector<double> want_sums(size_t(width), 0.0);
   for (int64_t i = 0; i < g.num_rows; ++i) {

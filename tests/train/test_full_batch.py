@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from zoo import power_law_edges
 
 from graphweft._errors import GraphWeftError
+from graphweft._memory import POOL
+from graphweft.data.dataset import Dataset
 from graphweft.data.synthetic import synthetic
 from graphweft.graph.graph import Graph
-from graphweft.nn import GCN, SAGE
+from graphweft.nn import GCN, GIN, SAGE
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.trainer import Trainer
 
@@ -29,6 +33,25 @@ def test_features_are_given_up_only_when_nothing_reads_them() -> None:
     assert histories[0] == histories[1]
     with pytest.raises(GraphWeftError, match="the features were released"):
         model(Graph([0], [1], num_nodes=ds.num_nodes), ds.x)
+
+
+@pytest.mark.parametrize(("nodes", "width"), [(12000, 24), (9000, 128)])
+@pytest.mark.parametrize("make", [GCN, GIN])
+def test_an_aggregation_in_the_memory_of_features_has_the_same_bits(make: Any, nodes: int, width: int) -> None:
+    """Also where rows are cut into pieces, and with scales of sources."""
+    src, dst, _ = power_law_edges(nodes, 9 * nodes, 2)
+    results = []
+    for keep in (True, False):
+        x = POOL.empty((nodes, width))
+        x.copy_(torch.randn(nodes, width, generator=torch.Generator().manual_seed(1)))
+        y, train = torch.arange(nodes) % 5, torch.arange(0, nodes, 3)
+        ds = Dataset("hubs", Graph(src, dst, nodes), x, y, train, train + 1, train + 2, 5)
+        torch.manual_seed(0)
+        model = make(width, 160, 5)  # wider than the features, so that they are summed first
+        Trainer(model, ds, lr=0.01, keep_features=keep, restore_best=False).fit(2)
+        assert (x.stride() == (0, 0)) is (not keep)
+        results.append(list(model.parameters()))
+    assert all(torch.equal(kept, given_up) for kept, given_up in zip(*results, strict=True))
 
 
 def test_features_with_dropout_are_kept() -> None:

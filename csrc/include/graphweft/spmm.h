@@ -34,6 +34,7 @@ struct spmm_operands {
   const gw_epilogue_f32* stages;  // float only, or null
   int prefetch;                   // distance in edges; 0: none
   typename P::stored* panel;      // room for num_cols rows of widest_panel elements, or null: x is read in place
+  bool plain;                     // y has the bits that it has without a panel
   stored* y;
   int64_t ldy;
 };
@@ -218,8 +219,7 @@ class spmm_op {
   };
 
  private:
-  // The panel holds scaled rows, except in bfloat16, where that would round them once more.
-  [[nodiscard]] bool folds_scale() const noexcept { return o_.panel && o_.src_scale && !std::is_same_v<E, bf16>; }
+  [[nodiscard]] bool folds_scale() const noexcept { return o_.panel && o_.src_scale && !o_.plain; }
   [[nodiscard]] bool reads_scale() const noexcept { return o_.src_scale && !folds_scale(); }
 
   // w[edge_ids[p]] * s[indices[p]] for the piece's edges, in a buffer of this thread.
@@ -251,7 +251,8 @@ class spmm_op {
 
 template <class E, class P, class Index, bool Weighted>
 void spmm_rows(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int64_t width) {
-  const balanced_pieces shares(adj, operands.panel ? std::min<int64_t>(panel_width<P>, width) : width);
+  const balanced_pieces shares(adj,
+                               operands.panel && !operands.plain ? std::min<int64_t>(panel_width<P>, width) : width);
   spmm_op<E, P, Index, Weighted> op(adj, operands, width, shares);
   for (int64_t begin = 0, end; begin < width; begin = end) {
     end = operands.panel ? begin + next_panel<P>(width - begin) : width;
@@ -265,7 +266,7 @@ void spmm_rows(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int
 
 template <class E, class P>
 void spmm(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int64_t width) {
-  const bool folded = operands.panel && !std::is_same_v<E, bf16>;
+  const bool folded = operands.panel && !operands.plain;
   const bool weighted = operands.weight || (operands.src_scale && !folded);
   if (adj.wide)
     weighted ? spmm_rows<E, P, int64_t, true>(adj, operands, width)

@@ -18,8 +18,8 @@ inline double times(double coef, const float* factor) { return factor ? coef * d
 template <class E, class P = E>
 int checked_spmm(const gw_adjacency* adj, const typename E::stored* x, int64_t ldx, int64_t width,
                  const typename E::real* weight, const typename E::real* src_scale, double self_coef, int32_t mean,
-                 const gw_epilogue_f32* stages, int32_t prefetch, typename P::stored* panel, typename E::stored* y,
-                 int64_t ldy) {
+                 const gw_epilogue_f32* stages, int32_t prefetch, typename P::stored* panel, bool plain,
+                 typename E::stored* y, int64_t ldy) {
   return guarded([&] {
     check_spmm(adj, width);
     if (width == 0) return;
@@ -31,8 +31,8 @@ int checked_spmm(const gw_adjacency* adj, const typename E::stored* x, int64_t l
     checked_mul(checked_mul(adj->num_cols, ldx), int64_t(sizeof(*x)));
     const int64_t tile_bytes = std::min<int64_t>(panel ? 128 : 512, width * int64_t(sizeof(*panel)));
     const int ahead = prefetch >= 0 ? prefetch : prefetch_distance(adj->num_cols, tile_bytes);
-    const spmm_operands<E, P> operands{x,     ldx,   weight, src_scale, typename E::real(self_coef), mean != 0, stages,
-                                       ahead, panel, y,      ldy};
+    const spmm_operands<E, P> operands{
+        x, ldx, weight, src_scale, typename E::real(self_coef), mean != 0, stages, ahead, panel, plain, y, ldy};
     spmm(*adj, operands, width);
   });
 }
