@@ -98,7 +98,7 @@ class Inputs:
         """What is hoisted, by name."""
         return {f"hoisted{i}": one for i, one in enumerate(self.hoisted)}
 
-    @property
+    @cached_property
     def tensors(self) -> dict[str, Tensor]:
         """Tensors by name, the arrays of graphs apart."""
         return {**self.rows, **self.fixed, **{n: x for n, x in self._named.items() if isinstance(x, Tensor)}}
@@ -194,7 +194,7 @@ class _Corner:
 
     def tensors(self) -> dict[str, Tensor]:
         """Inputs by name, the arrays of the graphs among them."""
-        found = self.given.tensors
+        found = {**self.given.tensors}
         for name, form in self._forms.items():
             arrays = {"indptr": form.indptr, "indices": form.indices, "edge_ids": form.edge_ids}
             found |= {f"{name}.{array}": x for array, x in arrays.items() if x is not None}
