@@ -402,10 +402,9 @@ class CompiledModule(KeepsArguments, nn.Module):
         norms = [key.removesuffix(".stats") for key in extra if key.endswith(".stats")]
         if not norms:
             return
-        known = dict(self.named_modules())
         with torch.no_grad():
             for name in norms:
-                module = known[name]
+                module = self.get_submodule(name)
                 if not isinstance(module, nn.BatchNorm1d):
                     continue
                 if module.running_mean is None or module.running_var is None:
