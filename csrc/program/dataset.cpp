@@ -31,7 +31,7 @@ Graph read_graph(const Npz& file, int64_t nodes) {
 }  // namespace
 
 Dataset::Dataset(const std::string& path, const Expected& expected)
-    : graph(Graph::from_csr({0}, {})), file_(path), expected_(expected) {
+    : graph(Graph::from_csr({0}, {})), task(expected.task), file_(path), expected_(expected) {
   if (!file_.has("edge_index") && !(file_.has("indptr") && file_.has("indices")))
     throw std::runtime_error(path + ": expected indptr and indices, or edge_index");
   for (const char* name : {"edge_weight", "edge_features"})
@@ -39,10 +39,10 @@ Dataset::Dataset(const std::string& path, const Expected& expected)
       throw std::runtime_error(path + ": expected a graph without " + name + ", which programs do not have yet");
   graph = read_graph(file_, expected.nodes);
   require_size("edges", expected.edges, graph.num_edges());
-  labels = read_labels(file_, expected.nodes, expected.classes);
-  split = {read_split(file_, "train_mask", labels), read_split(file_, "val_mask", labels),
-           read_split(file_, "test_mask", labels)};
+  read_targets(expected.nodes);
   require_size("training nodes", expected.train_rows, int64_t(split.train.size()));
+  if (task != Task::classes)
+    require_size("known labels", expected.known, known_entries(entries, split.train, expected.classes));
 }
 
 namespace {

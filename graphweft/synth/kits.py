@@ -249,8 +249,8 @@ memory. `--save`, `--load` and `--metrics` are those of the other targets.
 
 
 _DENSE = ("gemm", "rows", "spmm", "spmm_max")
-_TRAIN_CORE = ("abi", "csr", "features", "loss", "memory", "optim", "sddmm", "structure", *_DENSE)
-_PREDICT_CORE = ("abi", "csr", "memory", "sample", "structure", *_DENSE)
+_TRAIN_CORE = ("abi", "batch_norm", "csr", "features", "loss", "memory", "optim", "sddmm", "structure", *_DENSE)
+_PREDICT_CORE = ("abi", "batch_norm", "csr", "memory", "sample", "structure", *_DENSE)
 _HOST_HEADS = ("attention_kernels", "attention_operands", "attention_add", "attention_add2", "attention_dot")
 _KITS = {
     ("openmp", "train"): Kit(
@@ -270,9 +270,9 @@ _KITS = {
         "model.cpp",
         functools.partial(source_text, on_device=True),
         ("program", "program/cuda"),
-        (*_HOST_HEADS, "heads.cpp", "kernels.cpp", "memory.cpp"),
+        (*_HOST_HEADS, "heads.cpp", "kernels.cpp", "memory.cpp", "norms"),
         ("main.cpp",),
-        ("abi", "csr", "features", "structure"),
+        ("abi", "csr", "features", "loss", "structure"),
         _cmake_cuda,
         _readme_cuda,
         device_elements,
@@ -281,7 +281,10 @@ _KITS = {
         "model.cpp",
         lambda spec, steps, _: serving_text(spec, steps),
         ("program", "program/predict"),
-        ("main", "model", "dataset", "arrays", "features", "npz", "report", "random", "team"),
+        (
+            *("main", "model", "dataset", "arrays", "features", "npz", "report", "random", "team"),
+            *("scores", "entry_loss", "targets"),
+        ),
         ("graphweft_model.h", "example.c", "exports.map"),
         _PREDICT_CORE,
         _cmake_predict,

@@ -39,10 +39,15 @@ const Serving serving = {{{width}, {classes}, {steps.arena_bytes // 4}, {steps.c
 
 def _places(steps: Steps) -> str:
     lines = [
-        f'      {{"{name}", {{{", ".join(map(str, shape))}}}, {_first(steps, steps.parameters[name])}}},'
+        f'      {{"{name}", {{{", ".join(map(str, shape))}}}, {_place(steps, name)}}},'
         for name, shape in steps.plans.shapes.items()
     ]
     return "\n".join(["std::vector<Place> places() {", "  return {", *lines, "  };", "}", ""])
+
+
+def _place(steps: Steps, name: str) -> str:
+    """Where its numbers begin; those of a counter are not read."""
+    return "-1" if name in steps.plans.counters else str(_first(steps, steps.parameters[name]))
 
 
 def _first(steps: Steps, buffer: Buffer) -> int:

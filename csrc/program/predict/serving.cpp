@@ -107,7 +107,8 @@ int graphweft_model_load(const char* path, graphweft_model** out, graphweft_erro
     made->weights.resize(size_t(program::serving.weights));
     std::vector<program::Tensor> tensors;
     for (const program::Place& place : program::places())
-      tensors.push_back({place.name, place.shape, made->weights.data() + place.at});
+      tensors.push_back(
+          {place.name, place.shape, place.at < 0 ? nullptr : made->weights.data() + place.at, place.at < 0});
     program::load_weights(path, tensors, {});
     *out = made.release();
   };

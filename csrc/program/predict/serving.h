@@ -17,7 +17,7 @@ struct Serving {
 };
 extern const Serving serving;
 
-// A tensor of the model: where its numbers begin among all weights.
+// A tensor of the model: where its numbers begin among all weights; negative: it counts something that nobody reads.
 struct Place {
   const char* name;
   std::vector<int64_t> shape;
