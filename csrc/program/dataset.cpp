@@ -1,10 +1,10 @@
 #include "dataset.h"
 
-#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
 #include "arrays.h"
+#include "edge_weights.h"
 #include "kernels.h"
 
 extern "C" {
@@ -45,40 +45,17 @@ Dataset::Dataset(const std::string& path, const Expected& expected)
     require_size("known labels", expected.known, known_entries(entries, split.train, expected.classes));
 }
 
-namespace {
-
-// Nodes of loops by the number of the edge, -1 for other edges.
-Numbers<int32_t> loops_of(const Graph& graph) {
-  const gw_adjacency edges = graph.in_edges_in_order();
-  const auto *columns = static_cast<const int32_t*>(edges.indices), *ids = static_cast<const int32_t*>(edges.edge_ids);
-  Numbers<int32_t> found(size_t(edges.num_edges), -1);
-  for (int64_t row = 0; row < edges.num_rows; ++row)
-    for (int64_t p = edges.indptr[row]; p < edges.indptr[row + 1]; ++p)
-      if (columns[p] == row) found[size_t(ids ? ids[p] : p)] = int32_t(row);
-  return found;
-}
-
-}  // namespace
-
 Numbers<float> Dataset::edge_weights(bool with_loops) const {
   if (!file_.has("edge_weight")) throw std::runtime_error("edge_weight: expected weights in the file, got none");
   require_size("edge_weight", expected_.edges, file_.array("edge_weight").count());
   Numbers<float> all = file_.read<float>("edge_weight");
   check(gw_require_finite(0, int64_t(all.size()), all.data()));
   if (with_loops) return all;
-  const Numbers<int32_t> loops = loops_of(graph);
-  Numbers<float> kept;
-  for (size_t edge = 0; edge < all.size(); ++edge)
-    if (loops[edge] < 0) kept.push_back(all[edge]);
-  return kept;
+  return weights_without_loops(graph, all.data());
 }
 
 void Dataset::read_loop_weights(float* out) const {
-  const Numbers<float> all = edge_weights(true);
-  const Numbers<int32_t> loops = loops_of(graph);
-  std::fill_n(out, expected_.nodes, 1.0f);
-  for (size_t edge = 0; edge < all.size(); ++edge)
-    if (loops[edge] >= 0) out[loops[edge]] = all[edge];
+  program::read_loop_weights(graph, edge_weights(true).data(), expected_.nodes, out);
 }
 
 }  // namespace program

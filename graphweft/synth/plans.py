@@ -136,15 +136,12 @@ def prediction_plans(model: CompiledModule, ds: Dataset) -> StepPlans:
     Raises: ConfigError for data or a model that a program cannot hold.
     """
     _check_data(ds)
-    if edge_data_of(model, ds, "use").inputs is not None:
-        raise ConfigError(
-            f"data: expected no weights of edges, got some in {ds.name}: libraries that predict have none yet"
-        )
+    edges = edge_data_of(model, ds, "use")
     x = features_of(ds)
     x = torch.zeros(tuple(x.shape)) if isinstance(x, SparseFeatures) else x
     model.eval()
     with torch.no_grad():
-        arguments = model.arguments(ds.graph, x, None, None)
+        arguments = model.arguments(ds.graph, x, None, edges.inputs)
         plan = model.function.ready(arguments)
     if plan is None:
         raise ConfigError("model: expected one that kernels run, got one for the interpreter")
@@ -152,7 +149,19 @@ def prediction_plans(model: CompiledModule, ds: Dataset) -> StepPlans:
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     return StepPlans(
-        plan, plan, None, sizes, (), shapes, {}, 0, False, False, ds.num_edges, counters=_counters(tensors)
+        plan,
+        plan,
+        None,
+        sizes,
+        (),
+        shapes,
+        {},
+        0,
+        False,
+        False,
+        ds.num_edges,
+        edges.weight is not None,
+        counters=_counters(tensors),
     )
 
 
