@@ -299,7 +299,7 @@ def _predicted(program: Built, spec: ProgramSpec, folder: Path) -> str:
     save_file(dict(model.state_dict()), file)
     x = ds.x.to_dense() if isinstance(ds.x, gw.data.SparseFeatures) else ds.x
     with torch.no_grad():
-        given = {} if ds.edge_weight is None else {"edge_weight": ds.edge_weight}
+        given = {"edge_weight": ds.edge_weight} if ds.edge_weight is not None and model.takes_edge_weight else {}
         wanted = model(ds.graph, x, **given).numpy()
     served = Served(program.train)
     context = served.context(served.model(file), served.graph(ds.graph, *(w.numpy() for w in given.values())), 2)
