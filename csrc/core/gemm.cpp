@@ -5,7 +5,9 @@
 #include "graphweft/gemm_terms.h"
 #include "graphweft/gemm_tiles.h"
 #include "graphweft/gemm_tn.h"
+#ifndef GW_PLAIN_ROWS
 #include "graphweft/gemm_tn_terms.h"
+#endif
 
 GW_GEMM_TILES()
 
@@ -48,6 +50,9 @@ GW_API int gw_gemm_terms_f32(int64_t n, int64_t m, const gw_term_f32* terms, int
     gw::require(ldy >= (n > 1 ? m : 0), "gw_gemm_terms_f32: rows overlap (leading dimension below the width)");
     for (int64_t t = 0; t < num_terms; ++t) {
       const gw_term_f32& term = terms[t];
+#ifdef GW_PLAIN_ROWS
+      gw::require(!term.edges && !term.rows, "gw_gemm_terms_f32: expected rows as they lie");
+#endif
       gw::require(term.k >= 0 && term.ldw >= 0, "gw_gemm_terms_f32: a size is negative");
       gw::require(term.ldx >= (n > 1 ? term.k : 0) && (!term.kept || term.ld_kept >= term.k),
                   "gw_gemm_terms_f32: rows overlap (leading dimension below the width)");
@@ -72,6 +77,7 @@ GW_API int gw_gemm_tn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64
   });
 }
 
+#ifndef GW_PLAIN_ROWS
 // dw[k, m] = x^T G for every left operand, where row i of G[n, m] is epilogue(sum over the edges j of row i of x[j]).
 // Columns of edges are ids that their adjacency has checked.
 GW_API int gw_gemm_tn_terms_f32(int64_t m, const gw_left_f32* lefts, int64_t num_lefts, const gw_adjacency* edges,
@@ -90,4 +96,5 @@ GW_API int gw_gemm_tn_terms_f32(int64_t m, const gw_left_f32* lefts, int64_t num
     gw::gemm_tn_terms({m, lefts, num_lefts, edges, x, ldx, epilogue});
   });
 }
+#endif
 }
