@@ -219,6 +219,15 @@ def test_weights_of_edges(case: dict[str, Any], build: Build, graphs: Graphs, tm
     assert not (tmp_path / "other").exists()
 
 
+def test_another_precision_is_refused(graphs: Graphs, tmp_path: Path) -> None:
+    with (
+        gw.config(precision="bf16"),
+        pytest.raises(ConfigError, match="^precision=bf16 cannot be combined with a float32 program$"),
+    ):
+        write_program(ProgramSpec(data=str(graphs["dense"])), tmp_path / "program")
+    assert not (tmp_path / "program").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ACTIVATIONS, ids=_name)
 def test_other_activations(case: dict[str, Any], build: Build, graphs: Graphs, tmp_path: Path) -> None:
