@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "dc14188a3905dedc"
+HASH = "71bcd941b805b8d0"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -234,6 +234,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_batch_norm_f32": (_I64, _I64, _P, _I64, _P, _P, _F64, _I32, _P, _P, _I64),
     "gw_normalise_f32": (_I64, _I64, _P, _I64, _P, _P, _P, _P, _F64, _I32, _P, _I64),
     "gw_batch_norm_grad_f32": (_I64, _I64, _P, _I64, _P, _I64, _P, _P, _F64, _P, _I64, _P, _P),
+    "gw_track_moments_f32": (_I64, _I64, _P, _F64, _P, _P),
     "gw_ids_summary": (_I32, _I64, _P, _P, _P, _P),
     "gw_ids_require": (_I32, _I64, _P, _I64, ctypes.c_char_p),
     "gw_coo_to_csr": (_I32, _I64, _P, _P, _I64, _I64, _I32, _P, _P, _P),
@@ -299,6 +300,9 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_rows_apply_f32": (_I64, _I64, _P, _I64, _Epilogue, _P, _I64, _P, _I64),
     "gw_col_sum_f32": (_I64, _I64, _P, _I64, _P),
     "gw_dot_f32": (_I64, _P, _P, _P),
+    "gw_row_sum_f32": (_I64, _I64, _P, _I64, _P),
+    "gw_part_sum_f32": (_I64, _I64, _I64, _P, _P),
+    "gw_power_f32": (_I64, _P, _F64, _F64, _P),
     "gw_dropout_f32": (_I64, _I64, _P, _I64, _F64, _U64, _U64, _P, _I64, _P, _I64),
     "gw_sampler_new": (_Adjacency, _P, _I32, _P),
     "gw_sampler_free": (_P,),

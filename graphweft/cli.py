@@ -37,7 +37,8 @@ from graphweft.dist.launch import is_rank, launch, speaks
 from graphweft.synth.spec import options_of_file
 from graphweft.train.durations import clock, duration
 from graphweft.train.loop_options import METRICS
-from graphweft.train.options import LAST
+from graphweft.train.options import LAST, check_mode
+from graphweft.train.rank_options import check_together
 from graphweft.train.scores import ERRORS, PARTS, shown
 from graphweft.train.spec import TrainSpec
 
@@ -229,6 +230,9 @@ def _train(given: dict[str, Any], as_json: bool, arguments: Sequence[str]) -> Se
         return sweeps.repeat(given, seeds, as_json)
     if given.get("ranks", 0) > 1 and not is_rank():
         spec = TrainSpec(**given)  # what can be refused is refused once
+        if not spec.resume:  # whose other options are in the folder
+            kinds = spec.task, check_mode(spec.mode)
+            check_together(spec.ranks, spec.rank_reduce, spec.halo, *kinds, spec.loss, spec.class_weight)
         check = partial(why_not, spec.data, spec.ranks) if is_parts(spec.data) else None
         return _launch(arguments, spec.ranks, spec.max_restarts, spec.folder / LAST, check)
     complete, run = _from("graphweft.run", "complete"), _from("graphweft.run", "run")

@@ -44,10 +44,13 @@ _DEFAULT: dict[str, tuple[float, ...]] = {
     # What surrounds the kernels of a step; no order of computation depends on it.
     # seconds per drawn edge, per byte of ids and offsets, per batch
     "draw": (1.2e-8, 2.0e-10, 4e-4),
+    "draw in turn": (1.8e-8, 3.0e-10, 6e-4),
     # seconds per logit, per byte streamed, per call
     "loss": (2.0e-9, 6.0e-11, 5e-5),
     # (unused), seconds per byte of parameters, gradients and moments, per update
     "update": (0.0, 1.0e-10, 3e-4),
+    # (unused), (unused), per call that is not replayed from a recording
+    "call": (0.0, 0.0, 8e-6),
 }
 
 
@@ -123,9 +126,12 @@ def rows_work(elements: float, passes: int = 2, item: int = 4, plain: bool = Fal
     return Work("plain" if plain else "rows", 0.0, float(elements) * passes * item)
 
 
-def draw_work(edges: int, nodes: int, item: int = 4) -> Work:
-    """A sampled neighbourhood of ``nodes`` nodes, seeds included, and ``edges`` drawn edges."""
-    return Work("draw", float(edges), float(item) * (edges + 2 * nodes))
+def draw_work(edges: int, nodes: int, item: int = 4, in_turn: bool = False) -> Work:
+    """A sampled neighbourhood of ``nodes`` nodes, seeds included, and ``edges`` drawn edges.
+
+    ``in_turn``: by all threads before the step, none beside it.
+    """
+    return Work("draw in turn" if in_turn else "draw", float(edges), float(item) * (edges + 2 * nodes))
 
 
 def loss_work(rows: int, columns: int, item: int = 4) -> Work:
@@ -136,6 +142,11 @@ def loss_work(rows: int, columns: int, item: int = 4) -> Work:
 def update_work(parameters: int, item: int = 4) -> Work:
     """One update of ``parameters`` numbers: those, their gradients and two moments, of which three are written."""
     return Work("update", 0.0, 7.0 * parameters * item)
+
+
+def call_work() -> Work:
+    """What surrounds a kernel call that is made by Python, not replayed from a recording."""
+    return Work("call", 0.0, 0.0)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from torch import nn
 import graphweft as gw
 from graphweft.nn import compiled_call
 
-FOLDERS = ("nn/conv", "nn/aggr", "nn/models")
+FOLDERS = ("nn/conv", "nn/aggr", "nn/models", "nn/pool", "nn/norm", "explain")
 
 
 class Compiling:
@@ -135,16 +135,31 @@ def _run(tests: Path, folders: list[str], compiled: bool, seed: int, result: Pat
     result.write_text(json.dumps(plugin.found))
 
 
-def _both(tests: Path, folder: str, options: list[str], more: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Outcomes as the modules are, and compiled."""
-    found = []
-    with tempfile.TemporaryDirectory() as place:
-        for word in ("plain", "compiled"):
-            result = Path(place) / word
-            command = [sys.executable, __file__, "--tests", str(tests), "--as", word, "--result", str(result)]
-            subprocess.run([*command, *options, folder, "--", *more], check=True, stdout=subprocess.DEVNULL)
-            found.append(json.loads(result.read_text()))
+def _both(
+    tests: Path, folder: str, options: list[str], more: list[str], place: Path, at_once: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Outcomes as the modules are, and compiled: of a folder's files, so many in one process."""
+    files = sorted(str(file.relative_to(tests)) for file in (tests / folder).rglob("test_*.py"))
+    found: list[dict[str, Any]] = [{}, {}]
+    for start in range(0, len(files), at_once):
+        part = files[start : start + at_once]
+        for outcomes, word in zip(found, ("plain", "compiled"), strict=True):
+            result = place / f"{folder.replace('/', '-')}-{at_once}-{start}-{word}.json"
+            if not result.exists():
+                command = [sys.executable, __file__, "--tests", str(tests), "--as", word, "--result", str(result)]
+                subprocess.run([*command, *options, *part, "--", *more], check=True, stdout=subprocess.DEVNULL)
+            outcomes.update(json.loads(result.read_text()))
     return found[0], found[1]
+
+
+def _write(file: Path, rows: list[dict[str, Any]]) -> None:
+    """Puts rows into a file, in the place of those of the same folders."""
+    before = list(csv.DictReader(file.open())) if file.exists() else []
+    new = {(row["dtype"], row["folder"]) for row in rows}
+    with file.open("w", newline="") as out:
+        writer = csv.DictWriter(out, list(rows[0]))
+        writer.writeheader()
+        writer.writerows([*(row for row in before if (row["dtype"], row["folder"]) not in new), *rows])
 
 
 def main() -> None:
@@ -153,7 +168,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="*", default=list(FOLDERS))
     parser.add_argument("--tests", type=Path, required=True, help="the folder test of a checkout")
-    parser.add_argument("--csv", type=Path, help="where the counts go")
+    parser.add_argument("--csv", type=Path, help="where the counts go, beside those of other folders")
+    parser.add_argument("--at-once", type=int, default=1000, help="how many files of tests run in one process")
+    parser.add_argument("--keep", type=Path, help="a folder for results of single runs, which are not run again")
     parser.add_argument("--seed", type=int, default=0, help="of torch, at the beginning of every test")
     parser.add_argument("--reasons", action="store_true", help="print why calls were not compiled")
     parser.add_argument("--as", dest="kind", choices=("plain", "compiled"), help=argparse.SUPPRESS)
@@ -169,7 +186,9 @@ def main() -> None:
     rows = []
     for folder in args.folders:
         options = ["--seed", str(args.seed), *(["--double"] if args.double else [])]
-        plain, compiled = _both(tests, folder, options, more.split())
+        with tempfile.TemporaryDirectory() as temporary:
+            place = args.keep or Path(temporary)
+            plain, compiled = _both(tests, folder, options, more.split(), place, args.at_once)
         rows.append({"dtype": str(torch.get_default_dtype())[6:], **_row(folder, plain, compiled)})
         if args.reasons:
             reasons: Counter[str] = Counter()
@@ -183,10 +202,7 @@ def main() -> None:
                 print(f"  {count:6} {reason}")
     print(json.dumps(rows, indent=1))
     if args.csv:
-        with args.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        _write(args.csv, rows)
 
 
 def _row(folder: str, plain: dict[str, Any], compiled: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Ranks against one process on one host: epochs, losses, memory, bytes against the report, exchanges, halos, parts.
 
 ``python benchmarks/dist/host.py KIND [--data ogbn-arxiv] [--scale 1.0] ...`` appends rows to
-``benchmarks/results/ranks_host.csv``; KIND is cost, same, memory, exchange, halo or parts. Ranks are processes of one
-thread each; turns of both sides alternate. The losses of both sides have to agree, to 1e-5 in full batches, before a
-row is written.
+``benchmarks/results/ranks_host.csv``; KIND is cost, prediction, same, memory, exchange, halo or parts. Ranks are
+processes of one thread each; turns of both sides alternate. The losses of both sides have to agree, to 1e-5 in full
+batches, before a row is written. ``--kept`` is a folder for partitions, so that a second call need not make them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ from dist.rank_cases import as_ranks
 from harness import RESULTS, BenchError, show, stamp, write_csv
 
 import graphweft as gw
+from graphweft.data.dataset import training_labels
 from graphweft.data.synthetic import synthetic
 from graphweft.dist.board import Board
+from graphweft.partitioning.partition import Partition
 from graphweft.partitioning.report import HALO
 from graphweft.train import ranked_full
+from graphweft.train.ranked_full import exchange_of
 
 COLUMNS = ("kind", "graph", "model", "ranks", "method", "value", "other", "ratio", "note")
 Row = dict[str, object]
@@ -73,22 +76,69 @@ def differ(a: list[float], b: list[float], bound: float = 1e-5) -> float:
 def cost(arguments: argparse.Namespace) -> list[Row]:
     """Median epochs of two ranks and of one process with two threads, in turns, on parts that were made before."""
     ds = synthetic(arguments.data, scale=arguments.scale, seed=0)
-    made = gw.partition(ds.graph, 2, arguments.method)
-    ranked_full.owners = lambda ranks, graph, epoch: made.part.long()
-    seconds: dict[int, list[float]] = {1: [], 2: []}
-    told: dict[int, list[float]] = {}
+    made = parted(arguments, ds, arguments.method)
+    seconds, told = timed(arguments, ds, {"one": None, "two": made})
+    apart = differ(told["one"], told["two"], 1e-5 if arguments.mode == "full" else 1e-4)  # an update a batch
+    one, two = seconds["one"], seconds["two"]
+    return [row(f"cost {arguments.mode}", arguments, 2, made.method, two, one, two / one, f"losses within {apart:.0e}")]
+
+
+def prediction(arguments: argparse.Namespace) -> list[Row]:
+    """Median epochs of two ranks on the parts of every method, in turns, against what the report predicts."""
+    ds = synthetic(arguments.data, scale=arguments.scale, seed=0)
+    model = getattr(gw.nn, arguments.model.upper()).for_data(ds, arguments.hidden, num_layers=arguments.layers)
+    epoch = exchange_of(model, ds.labelled("train"), "exact", ds.x)
+    made = {}
+    for method in ("metis", "multilevel", "components", "greedy", "gap", "random"):
+        try:
+            made[method] = parted(arguments, ds, method)
+        except gw.errors.GraphError as failure:
+            print(f"{method}: {failure}", file=sys.stderr)
+    if arguments.turns == 0:  # partitions alone
+        return []
+    seconds, told = timed(arguments, ds, made)
+    for losses in told.values():
+        differ(next(iter(told.values())), losses)
+    found = {method: one.predict(epoch) for method, one in made.items()}
+    places = [sorted(made, key=order) for order in (lambda name: seconds[name], lambda name: found[name].seconds)]
+    rows = []
+    for method, one in found.items():
+        terms = f"compute {1e3 * max(one.compute):.1f}, halo {1e3 * max(one.halo):.1f} ms"
+        note = f"measured, predicted; place {places[0].index(method) + 1}, {places[1].index(method) + 1}; {terms}"
+        rows.append(
+            row("prediction", arguments, 2, method, seconds[method], one.seconds, seconds[method] / one.seconds, note)
+        )
+    return rows
+
+
+def parted(arguments: argparse.Namespace, ds: gw.Dataset, method: str) -> Partition:
+    """Two parts, from the folder of partitions where they are there."""
+    if arguments.kept is None:
+        return gw.partition(ds.graph, 2, method, training_labels(ds))
+    file = Path(arguments.kept) / f"{arguments.data}-{arguments.scale}-{method}.npz"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        gw.partition(ds.graph, 2, method, training_labels(ds)).save(file)
+    return Partition.load(file, ds.graph)
+
+
+def timed(
+    arguments: argparse.Namespace, ds: gw.Dataset, parts: dict[str, Partition | None]
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Median epochs and losses of ranks on these parts, in turns; None: one process."""
+    seconds: dict[str, list[float]] = {name: [] for name in parts}
+    told: dict[str, list[float]] = {}
     for _ in range(arguments.turns):
-        for ranks in (1, 2):
-            folder = Path(tempfile.mkdtemp())
+        for name, made in parts.items():
+            ranked_full.owners = lambda ranks, graph, epoch, made=made: made.part.long()
+            ranks, folder = 1 if made is None else made.k, Path(tempfile.mkdtemp())
             Board.create(folder / "board", ranks)
             if as_ranks(ranks, folder, partial(_epochs, arguments, ds, folder)):
                 raise BenchError("a process failed")
             answer = json.loads((folder / "answer").read_text())
-            seconds[ranks].append(answer["seconds"])
-            told[ranks] = answer["losses"]
-    apart = differ(told[1], told[2], 1e-5 if arguments.mode == "full" else 1e-4)  # an update a batch
-    one, two = (statistics.median(seconds[ranks]) for ranks in (1, 2))
-    return [row(f"cost {arguments.mode}", arguments, 2, made.method, two, one, two / one, f"losses within {apart:.0e}")]
+            seconds[name].append(answer["seconds"])
+            told[name] = answer["losses"]
+    return {name: statistics.median(found) for name, found in seconds.items()}, told
 
 
 def _epochs(arguments: argparse.Namespace, ds: gw.Dataset, folder: Path) -> None:
@@ -266,6 +316,7 @@ def row(kind: str, arguments: argparse.Namespace, ranks: int, method: str, *valu
 def main() -> None:
     """Measures one kind and appends its rows."""
     kinds = {"cost": cost, "memory": memory, "exchange": exchange, "same": same, "halo": halo, "parts": parts}
+    kinds |= {"prediction": prediction}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=kinds)
     parser.add_argument("--data", default="ogbn-arxiv")
@@ -277,6 +328,7 @@ def main() -> None:
     parser.add_argument("--method", default="gap")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--kept")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows = kinds[arguments.kind](arguments)

@@ -35,4 +35,15 @@ GW_API int gw_batch_norm_grad_f32(int64_t n, int64_t f, const float* x, int64_t 
     gw::batch_norm_gradients(n, f, x, ldx, dy, lddy, weight, stats, eps, dx, lddx, dweight, dbias);
   });
 }
+
+// Moves running means and variances by `momentum` towards stats[2, f] of gw_batch_norm_f32 over `rows` rows, the
+// variances as those of a sample.
+GW_API int gw_track_moments_f32(int64_t f, int64_t rows, const float* stats, double momentum, float* mean,
+                                float* variance) {
+  return gw::guarded([&] {
+    gw::require(f >= 0 && rows >= 0, "gw_track_moments_f32: a size is negative");
+    const double unbiased = double(rows) / double(std::max<int64_t>(rows - 1, 1));
+    gw::track_moments(f, stats, float(unbiased), float(momentum), mean, variance);
+  });
+}
 }

@@ -4,7 +4,9 @@
 #include "graphweft/gemm_terms.h"
 #include "graphweft/gemm_tiles.h"
 #include "graphweft/gemm_tn.h"
+#ifndef GW_PLAIN_ROWS
 #include "graphweft/gemm_tn_terms.h"
+#endif
 #include "graphweft/product_checks.h"
 
 GW_GEMM_TILES()
@@ -31,6 +33,10 @@ GW_API int gw_gemm_terms_f32(int64_t n, int64_t m, const gw_term_f32* terms, int
                              const gw_epilogue_f32* epilogue, float* y, int64_t ldy) {
   return gw::guarded([&] {
     gw::require_terms(n, m, terms, num_terms, ldy);
+#ifdef GW_PLAIN_ROWS
+    for (int64_t t = 0; t < num_terms; ++t)
+      gw::require(!terms[t].edges && !terms[t].rows, "gw_gemm_terms_f32: expected rows as they lie");
+#endif
     gw::gemm_terms(n, m, terms, num_terms, epilogue, y, ldy);
   });
 }
@@ -45,6 +51,7 @@ GW_API int gw_gemm_tn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64
   });
 }
 
+#ifndef GW_PLAIN_ROWS
 // dw[k, m] = x^T G for every left operand, where row i of G[n, m] is epilogue(sum over the edges j of row i of x[j]).
 // Columns of edges are ids that their adjacency has checked.
 GW_API int gw_gemm_tn_terms_f32(int64_t m, const gw_left_f32* lefts, int64_t num_lefts, const gw_adjacency* edges,
@@ -54,4 +61,5 @@ GW_API int gw_gemm_tn_terms_f32(int64_t m, const gw_left_f32* lefts, int64_t num
     gw::gemm_tn_terms({m, lefts, num_lefts, edges, x, ldx, epilogue});
   });
 }
+#endif
 }

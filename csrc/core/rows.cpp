@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "graphweft/csr.h"
+#include "graphweft/row_sums.h"
 
 extern "C" {
 
@@ -30,6 +31,33 @@ GW_API int gw_dot_f32(int64_t count, const float* x, const float* y, float* out)
   return gw::guarded([&] {
     gw::require(count >= 0, "gw_dot_f32: a size is negative");
     *out = gw::dot_elements(count, x, y);
+  });
+}
+
+// out[n] = sums of the rows of x[n, f].
+GW_API int gw_row_sum_f32(int64_t n, int64_t f, const float* x, int64_t ldx, float* out) {
+  return gw::guarded([&] {
+    gw::require(n >= 0 && f >= 0, "gw_row_sum_f32: a size is negative");
+    gw::sum_rows(n, f, x, ldx, out);
+  });
+}
+
+// y[n, f] = sums of the `parts` stretches of f columns of each row of x, in order.
+GW_API int gw_part_sum_f32(int64_t n, int64_t parts, int64_t f, const float* x, float* y) {
+  return gw::guarded([&] {
+    gw::require(n >= 0 && parts >= 0 && f >= 0, "gw_part_sum_f32: a size is negative");
+    gw::sum_parts(n, parts, f, x, y);
+  });
+}
+
+// y = (x + shift)^exponent over `count` elements, 0 where x + shift is 0; y may be x.
+GW_API int gw_power_f32(int64_t count, const float* x, double shift, double exponent, float* y) {
+  return gw::guarded([&] {
+    const double halves = -2.0 * exponent;
+    gw::require(count >= 0, "gw_power_f32: a size is negative");
+    gw::require(halves == 1.0 || halves == 2.0 || halves == 3.0,
+                "gw_power_f32: expected the exponent -1/2, -1 or -3/2");
+    gw::negative_power(count, x, float(shift), int(halves), y);
   });
 }
 

@@ -15,7 +15,12 @@ void require_size(const char* what, int64_t expected, int64_t got);
 Numbers<int32_t> read_ids(const Npz& file, const std::string& name, int64_t bound);
 // Class ids, -1 for none; floats that are whole numbers count.
 Numbers<int64_t> read_labels(const Npz& file, int64_t nodes, int64_t classes);
+// Several labels or numbers a node: float32 [nodes, columns], those that are not known not a number. Several labels are
+// 0 or 1, as rows or as compressed rows of those that are 1.
+Numbers<float> read_entries(const Npz& file, int64_t nodes, int64_t columns, bool are_labels);
+// Those of the listed rows that are known.
+int64_t known_entries(const Numbers<float>& entries, const Numbers<int64_t>& rows, int64_t columns);
 // The rows where a mask is set and a label is known; of several splits the first.
-Numbers<int64_t> read_split(const Npz& file, const std::string& name, const Numbers<int64_t>& labels);
+Numbers<int64_t> read_split(const Npz& file, const std::string& name, const std::vector<bool>& is_known);
 
 }  // namespace program

@@ -1,10 +1,10 @@
 #include "dataset.h"
 
-#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
 #include "arrays.h"
+#include "edge_weights.h"
 #include "kernels.h"
 
 extern "C" {
@@ -31,7 +31,7 @@ Graph read_graph(const Npz& file, int64_t nodes) {
 }  // namespace
 
 Dataset::Dataset(const std::string& path, const Expected& expected)
-    : graph(Graph::from_csr({0}, {})), file_(path), expected_(expected) {
+    : graph(Graph::from_csr({0}, {})), task(expected.task), file_(path), expected_(expected) {
   if (!file_.has("edge_index") && !(file_.has("indptr") && file_.has("indices")))
     throw std::runtime_error(path + ": expected indptr and indices, or edge_index");
   for (const char* name : {"edge_weight", "edge_features"})
@@ -39,26 +39,11 @@ Dataset::Dataset(const std::string& path, const Expected& expected)
       throw std::runtime_error(path + ": expected a graph without " + name + ", which programs do not have yet");
   graph = read_graph(file_, expected.nodes);
   require_size("edges", expected.edges, graph.num_edges());
-  labels = read_labels(file_, expected.nodes, expected.classes);
-  split = {read_split(file_, "train_mask", labels), read_split(file_, "val_mask", labels),
-           read_split(file_, "test_mask", labels)};
+  read_targets(expected.nodes);
   require_size("training nodes", expected.train_rows, int64_t(split.train.size()));
+  if (task != Task::classes)
+    require_size("known labels", expected.known, known_entries(entries, split.train, expected.classes));
 }
-
-namespace {
-
-// Nodes of loops by the number of the edge, -1 for other edges.
-Numbers<int32_t> loops_of(const Graph& graph) {
-  const gw_adjacency edges = graph.in_edges_in_order();
-  const auto *columns = static_cast<const int32_t*>(edges.indices), *ids = static_cast<const int32_t*>(edges.edge_ids);
-  Numbers<int32_t> found(size_t(edges.num_edges), -1);
-  for (int64_t row = 0; row < edges.num_rows; ++row)
-    for (int64_t p = edges.indptr[row]; p < edges.indptr[row + 1]; ++p)
-      if (columns[p] == row) found[size_t(ids ? ids[p] : p)] = int32_t(row);
-  return found;
-}
-
-}  // namespace
 
 Numbers<float> Dataset::edge_weights(bool with_loops) const {
   if (!file_.has("edge_weight")) throw std::runtime_error("edge_weight: expected weights in the file, got none");
@@ -66,19 +51,11 @@ Numbers<float> Dataset::edge_weights(bool with_loops) const {
   Numbers<float> all = file_.read<float>("edge_weight");
   check(gw_require_finite(0, int64_t(all.size()), all.data()));
   if (with_loops) return all;
-  const Numbers<int32_t> loops = loops_of(graph);
-  Numbers<float> kept;
-  for (size_t edge = 0; edge < all.size(); ++edge)
-    if (loops[edge] < 0) kept.push_back(all[edge]);
-  return kept;
+  return weights_without_loops(graph, all.data());
 }
 
 void Dataset::read_loop_weights(float* out) const {
-  const Numbers<float> all = edge_weights(true);
-  const Numbers<int32_t> loops = loops_of(graph);
-  std::fill_n(out, expected_.nodes, 1.0f);
-  for (size_t edge = 0; edge < all.size(); ++edge)
-    if (loops[edge] >= 0) out[loops[edge]] = all[edge];
+  program::read_loop_weights(graph, edge_weights(true).data(), expected_.nodes, out);
 }
 
 }  // namespace program

@@ -10,10 +10,15 @@
 
 namespace program {
 
+// What labels are: one class a node, several labels a node, or numbers.
+enum class Task { classes, labels, values };
+
 // What the program was written for.
 struct Expected {
   int64_t nodes, edges, features, classes, train_rows, nonzeros;  // nonzeros: of sparse features, else 0
   bool weighted = false;                                          // whether edges have weights
+  Task task = Task::classes;
+  int64_t known = 0;  // entries of training nodes whose label is known, but of classes
 };
 
 // Rows of features in compressed form, and the same by column.
@@ -33,7 +38,9 @@ class Dataset {
   Dataset(const std::string& path, const Expected& expected);
 
   Graph graph;
-  Numbers<int64_t> labels;
+  Task task;
+  Numbers<int64_t> labels;  // class ids
+  Numbers<float> entries;   // or numbers, [nodes, classes]; those that are not known are not a number
   Split split;
 
   // Weights of edges by number: of all, or of those that are no loops, numbered without them.
@@ -47,6 +54,9 @@ class Dataset {
   [[nodiscard]] SparseFeatures read_sparse_features(bool normalize, bool by_column = true) const;
 
  private:
+  // Labels and splits of so many nodes.
+  void read_targets(int64_t nodes);
+
   Npz file_;
   Expected expected_;
 };

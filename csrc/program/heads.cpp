@@ -1,6 +1,13 @@
 #include "heads.h"
 
+#include <algorithm>
+
 #include "graphweft/head_rows.h"
+#include "graphweft/parallel.h"
+
+extern "C" {
+GW_API int gw_part_sum_f32(int64_t n, int64_t parts, int64_t f, const float* x, float* y);
+}
 
 namespace program {
 
@@ -34,6 +41,18 @@ void head_outer(const Matrix& x, const Matrix& g, int64_t heads, const Matrix& d
   for (int64_t f = 0; f < second; ++f)
     for (int64_t h = 0; h < heads; ++h)
       for (int64_t c = 0; c < first; ++c) dw.at[(f * heads + h) * first + c] = room[c * width + h * second + f];
+}
+
+void sum_heads(const Matrix& x, int64_t heads, const Matrix& y) {
+  check(gw_part_sum_f32(y.rows, heads, y.cols, x.at, y.at));
+}
+
+void repeat_heads(const Matrix& x, int64_t heads, const Matrix& y) {
+  const int64_t width = y.cols / heads;
+  gw::parallel_ranges(y.rows, 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin * heads; i < end * heads; ++i)
+      std::copy_n(x.at + i / heads * width, width, y.at + i * width);
+  });
 }
 
 }  // namespace program

@@ -41,5 +41,9 @@ void head_matmul(const Matrix& x, const Matrix& w, int64_t heads, Weight form, c
 // dw_h = sum over rows of x[i][h]^T g[i][h], for w as above. With `room`, as large as dw, it is the transposed of that,
 // and the products are made there first.
 void head_outer(const Matrix& x, const Matrix& g, int64_t heads, const Matrix& dw, float* room);
+// y[i] = sum over heads of x[i][h].
+void sum_heads(const Matrix& x, int64_t heads, const Matrix& y);
+// y[i][h] = x[i].
+void repeat_heads(const Matrix& x, int64_t heads, const Matrix& y);
 
 }  // namespace program

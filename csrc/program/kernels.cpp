@@ -1,7 +1,6 @@
 #include "kernels.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "graphweft/parallel.h"
 
@@ -58,17 +57,6 @@ void elementwise(Elements f, std::initializer_list<Matrix> operands, const Matri
   if (operands.size() > 8) throw std::runtime_error("elementwise: expected at most 8 operands");
   std::transform(operands.begin(), operands.end(), in, [](const Matrix& x) { return x.at; });
   gw::parallel_ranges(y.rows * y.cols, 16384, [&](int64_t begin, int64_t end) { f(begin, end, in, y.at); });
-}
-
-void power(const Matrix& x, double exponent, const Matrix& y, double shift) {
-  const auto more = float(shift);
-  const bool is_root = exponent == -0.5;
-  over(x.rows * x.cols, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const float t = x.at[i] + more;
-      y.at[i] = t == 0.0f ? 0.0f : 1.0f / (is_root ? std::sqrt(t) : t);
-    }
-  });
 }
 
 }  // namespace program

@@ -30,6 +30,7 @@ GW_API int gw_gemm_tn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64
 GW_API int gw_rows_apply_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const gw_epilogue_f32* epilogue,
                              float* y, int64_t ldy, const int64_t* rows, int64_t table_rows);
 GW_API int gw_col_sum_f32(int64_t n, int64_t f, const float* x, int64_t ldx, float* out);
+GW_API int gw_power_f32(int64_t count, const float* x, double shift, double exponent, float* y);
 GW_API int gw_dot_f32(int64_t count, const float* x, const float* y, float* out);
 GW_API int gw_dropout_f32(int64_t n, int64_t f, const float* x, int64_t ldx, double p, uint64_t seed, uint64_t stream,
                           float* y, int64_t ldy, const int64_t* rows, int64_t table_rows);
@@ -54,6 +55,9 @@ struct Matrix {
   float* at;
   int64_t rows, cols;
 };
+
+// Waits for kernels: here they are done when they return.
+inline void finish() {}
 
 // Row ids of a matrix.
 struct Ids {
@@ -222,8 +226,10 @@ inline void scale(const Matrix& x, double factor, const Matrix& y) {
 }
 // y = x + constant.
 void add_constant(const Matrix& x, float constant, const Matrix& y);
-// y = (x + shift)^exponent, 0 where x + shift is 0; the exponent is -1 or -1/2.
-void power(const Matrix& x, double exponent, const Matrix& y, double shift = 0);
+// y = (x + shift)^exponent, 0 where x + shift is 0; the exponent is -1/2, -1 or -3/2.
+inline void power(const Matrix& x, double exponent, const Matrix& y, double shift = 0) {
+  check(gw_power_f32(x.rows * x.cols, x.at, shift, exponent, y.at));
+}
 
 // y = f of the elements of its operands, all of the shape of y.
 using Elements = void (*)(int64_t begin, int64_t end, const float* const* in, float* out);

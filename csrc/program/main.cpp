@@ -15,6 +15,7 @@
 #include "memory.h"
 #include "model.h"
 #include "report.h"
+#include "scores.h"
 #include "team.h"
 #include "weights.h"
 
@@ -84,13 +85,16 @@ Options parse(int argc, char** argv) {
 struct Record {
   int64_t epoch = 0;
   double loss = NAN, epoch_seconds = 0, eval_seconds = 0;
-  double train_acc = NAN, val_acc = NAN, test_acc = NAN, val_loss = NAN;  // not a number: there is none
+  program::Evaluation found = {};
 
   [[nodiscard]] std::string text() const {
     Json line;
     line.add("epoch", epoch).add("loss", loss);
-    line.add("train_acc", train_acc).add("val_acc", val_acc).add("test_acc", test_acc).add("val_loss", val_loss);
-    return line.add("epoch_seconds", epoch_seconds).add("eval_seconds", eval_seconds).text();
+    line.add("train_acc", found.train.accuracy).add("val_acc", found.val.accuracy);
+    line.add("test_acc", found.test.accuracy).add("val_loss", found.val.loss);
+    line.add("epoch_seconds", epoch_seconds).add("eval_seconds", eval_seconds);
+    program::add_measured(line, found);
+    return line.text();
   }
 };
 
@@ -107,18 +111,9 @@ double median(std::vector<double>& values) {
 void evaluate(program::Model& model, const program::Dataset& data, const program::Team& team, Record& record) {
   const double start = now();
   const program::Matrix logits = model.evaluate();
-  const auto score = [&](const program::Numbers<int64_t>& ids, double& accuracy) {
-    program::Loss found;
-    if (!ids.empty())
-      found = program::cross_entropy(logits, data.labels.data(), {ids.data(), int64_t(ids.size())}, nullptr);
-    team.sum(found);
-    if (found.rows) accuracy = double(found.correct) / double(found.rows);
-    return found;
-  };
-  score(data.split.train, record.train_acc);
-  const program::Loss val = score(data.split.val, record.val_acc);
-  if (val.rows) record.val_loss = double(val.mean());
-  score(data.split.test, record.test_acc);
+  record.found.train = program::score(logits, data, data.split.train, team);
+  record.found.val = program::score(logits, data, data.split.val, team);
+  record.found.test = program::score(logits, data, data.split.test, team);
   record.eval_seconds = now() - start;
 }
 
@@ -184,7 +179,8 @@ Json summary(const Options& options, const program::Dataset& data, History& hist
     // the first step counts only where there is no other
     if (records.size() == 1 || &record != &records.front()) history.steps.push_back(record.epoch_seconds);
     if (record.eval_seconds > 0) history.evaluations.push_back(record.eval_seconds);
-    if (!std::isnan(record.val_acc) && (!best || record.val_acc > best->val_acc)) best = &record;
+    const double rank = record.found.val.rank();
+    if (!std::isnan(rank) && (!best || rank > best->found.val.rank())) best = &record;
   }
   const Record last = records.empty() ? Record() : records.back();
   Json json;
@@ -196,11 +192,13 @@ Json summary(const Options& options, const program::Dataset& data, History& hist
   json.add("first_epoch_seconds", records.empty() ? 0.0 : records.front().epoch_seconds);
   json.add("epoch_seconds_median", median(history.steps)).add("eval_seconds_median", median(history.evaluations));
   json.add("peak_rss_mb", std::round(program::peak_rss_mb() * 10) / 10);
-  json.add("feature_path", facts.feature_path).add("metric", "accuracy").add("loss", last.loss);
-  json.add("train_acc", last.train_acc).add("val_acc", last.val_acc).add("test_acc", last.test_acc);
+  const program::Evaluation chosen = best ? best->found : program::Evaluation();
+  json.add("feature_path", facts.feature_path).add("metric", program::metric_of(data.task)).add("loss", last.loss);
+  json.add("train_acc", last.found.train.accuracy).add("val_acc", last.found.val.accuracy);
+  json.add("test_acc", last.found.test.accuracy);
   best ? json.add("best_epoch", best->epoch) : json.add("best_epoch", NAN);
-  json.add("best_val_acc", best ? best->val_acc : NAN);
-  json.add("test_acc_at_best_val", best ? best->test_acc : NAN);
+  json.add("best_val_acc", chosen.val.accuracy).add("test_acc_at_best_val", chosen.test.accuracy);
+  program::add_best_measured(json, last.found, chosen);
   json.add("seed", options.seed).add("threads", int64_t(gw::num_threads()));
   return json.add("prepare_seconds", prepare_seconds).add("total_seconds", total_seconds);
 }

@@ -123,18 +123,18 @@ class Header {
 
 }  // namespace
 
-int64_t Tensor::count() const {
-  int64_t elements = 1;
-  for (const int64_t size : shape) elements *= size;
-  return elements;
+size_t Tensor::bytes() const {
+  size_t elements = 1;
+  for (const int64_t size : shape) elements *= size_t(size);
+  return elements * (counts ? sizeof(int64_t) : sizeof(float));
 }
 
 void save_weights(const std::string& path, const std::vector<Tensor>& tensors, int64_t epochs) {
   std::string header = "{\"__metadata__\":{\"epochs\":\"" + std::to_string(epochs) + "\"}";
   int64_t offset = 0;
   for (const Tensor& tensor : tensors) {
-    const int64_t end = offset + 4 * tensor.count();
-    header += ",\"" + tensor.name + "\":{\"dtype\":\"F32\",\"shape\":" + text_of(tensor.shape) +
+    const int64_t end = offset + int64_t(tensor.bytes());
+    header += ",\"" + tensor.name + "\":{\"dtype\":\"" + tensor.dtype() + "\",\"shape\":" + text_of(tensor.shape) +
               ",\"data_offsets\":" + text_of({offset, end}) + "}";
     offset = end;
   }
@@ -146,10 +146,8 @@ void save_weights(const std::string& path, const std::vector<Tensor>& tensors, i
     const uint64_t length = header.size();
     is_written = std::fwrite(&length, 8, 1, file.get()) == 1 &&
                  std::fwrite(header.data(), 1, header.size(), file.get()) == header.size();
-    for (const Tensor& tensor : tensors) {
-      const auto count = size_t(tensor.count());
-      is_written = is_written && std::fwrite(tensor.at, 4, count, file.get()) == count;
-    }
+    for (const Tensor& tensor : tensors)
+      is_written = is_written && std::fwrite(tensor.at, 1, tensor.bytes(), file.get()) == tensor.bytes();
     is_written = is_written && std::fflush(file.get()) == 0;
   }
   if (!is_written || std::rename(fresh.c_str(), path.c_str()) != 0)
@@ -174,12 +172,12 @@ int64_t load_weights(const std::string& path, const std::vector<Tensor>& require
     }
     const Entry& entry = found->second;
     const std::string wanted = text_of(tensor.shape);
-    if (entry.dtype != "F32" || entry.shape != wanted)
-      throw OtherTensors(tensor.name + ": expected F32 of shape " + wanted + ", got " + entry.dtype + " of shape " +
-                         entry.shape);
-    const auto count = size_t(tensor.count());
-    if (entry.end - entry.begin != 4 * count || fseeko(file.get(), off_t(8 + length + entry.begin), SEEK_SET) != 0 ||
-        std::fread(tensor.at, 4, count, file.get()) != count)
+    if (entry.dtype != tensor.dtype() || entry.shape != wanted)
+      throw OtherTensors(tensor.name + ": expected " + tensor.dtype() + " of shape " + wanted + ", got " + entry.dtype +
+                         " of shape " + entry.shape);
+    const size_t bytes = tensor.bytes();
+    if (entry.end - entry.begin != bytes || fseeko(file.get(), off_t(8 + length + entry.begin), SEEK_SET) != 0 ||
+        (tensor.at && std::fread(tensor.at, 1, bytes, file.get()) != bytes))
       throw std::runtime_error(path + ": expected a whole safetensors file");
   };
   for (const Tensor& tensor : required) fill(tensor, true);

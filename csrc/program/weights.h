@@ -8,13 +8,15 @@
 
 namespace program {
 
-// A named stretch of float32 numbers.
+// A named stretch of numbers: float32, or integers of 64 bits that count something.
 struct Tensor {
   std::string name;
   std::vector<int64_t> shape;
-  float* at;
+  void* at;  // null: nobody reads it
+  bool counts = false;
 
-  [[nodiscard]] int64_t count() const;
+  [[nodiscard]] size_t bytes() const;
+  [[nodiscard]] const char* dtype() const { return counts ? "I64" : "F32"; }
 };
 
 // Writes all tensors and the number of epochs that they were trained.

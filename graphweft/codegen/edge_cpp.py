@@ -14,11 +14,21 @@ from math import prod
 from graphweft._errors import IRError
 from graphweft.codegen.cpp import expression, number_text
 from graphweft.codegen.edge_nest import SIZES, Dims, EdgeNest, Sink, Step, work
+from graphweft.codegen.edge_schedule import (
+    BOOL,
+    LOGICAL,
+    VIEWS,
+    Item,
+    base_of,
+    domain_of,
+    is_logic,
+    operands_of,
+    outer_rows,
+    schedule,
+    squeezed,
+)
 from graphweft.codegen.loops import Operand, Statement
 
-_LOGICAL = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not"})  # of conditions, or of numbers
-_BOOL = frozenset({"eq", "ne", "lt", "le", "gt", "ge", *_LOGICAL})
-_VIEWS = frozenset({"reshape", "expand", "permute", "slice"})
 _START = {"max": "-__builtin_inff()", "min": "__builtin_inff()"}
 _IN_FLIGHT = 12 << 10  # bytes of edges' rows that are fetched ahead
 _LETTER = {"far": "f", "own": "o", "edge": "e", "shared": "c"}
@@ -42,22 +52,21 @@ class _View:
     whole: bool
 
 
-Item = tuple[str, int]  # ("step" or "sink", its number)
-
-
 class _Kernel:
     """The text of one nest."""
 
     def __init__(self, nest: EdgeNest, number: int) -> None:
         self.nest, self.number = nest, number
         self.flat_sinks: set[int] = set()  # whose row of sums is met by vectors at its own places only
-        self.groups = _schedule(nest)
+        self.outer = self._outer_totals()
+        self.groups = schedule(nest, self._done_apart())
         self.made_in = {item: k for k, group in enumerate(self.groups) for item in group}
         self.stored = self._stored()
 
     def text(self) -> str:
         """The structure with its functions, and the entry point."""
         body = [line for group in self.groups for line in self._group(group)]
+        body += [line for k in self.outer for line in self._wait(k)]
         rows = [k for k, s in enumerate(self.nest.sinks) if s.kind not in ("edge", "total")]
         sinks = self.nest.sinks
         partial = sum(_padded(sinks[k].dims) for k in rows)
@@ -72,11 +81,14 @@ class _Kernel:
   struct state {{
 {self._state(rows)}
   }};
+  struct pending {{
+{self._pending()}
+  }};
   GW_INLINE void clear(state& st) const {{
 {self._per_row(rows, "clear")}
   }}
   GW_INLINE void edges(state& st, int64_t row, int64_t begin, int64_t end, const gw::nest_edges& list,
-                       real* total) const {{
+                       real* total, pending& outer) const {{
 {self._pointers()}
     for (int64_t p = begin; p < end; ++p) {{
 {self._edge_pointers()}
@@ -92,6 +104,9 @@ class _Kernel:
   GW_INLINE void finish(state& st, int64_t row, int64_t degree) const {{
 {self._per_row(rows, "finish")}
   }}
+  GW_INLINE void add(pending& outer, real* total) const {{
+{self._add_pending()}
+  }}
   void keep_total(const real* sum) const {{
 {self._totals()}
   }}
@@ -106,11 +121,47 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
         """Steps whose values an array holds: those that another loop reads."""
         found: set[int] = set()
         for item, group in self.made_in.items():
-            for operand in _operands(self.nest, item):
-                base, _ = _base(self.nest, operand)
+            for operand in operands_of(self.nest, item):
+                base, _ = base_of(self.nest, operand)
                 if base is not None and self.made_in[("step", base)] != group:
                     found.add(base)
+        for rows in self.outer.values():
+            found |= {base for row in rows if (base := base_of(self.nest, row)[0]) is not None}
         return found
+
+    # -- totals of outer products
+
+    def _outer_totals(self) -> dict[int, tuple[Operand, Operand]]:
+        """Wide totals of outer products of two rows of an edge, by sink: the left row, then the right one."""
+        totals = ((k, outer_rows(self.nest, sink)) for k, sink in enumerate(self.nest.sinks) if sink.kind == "total")
+        return {k: rows for k, rows in totals if rows is not None}
+
+    def _done_apart(self) -> set[Item]:
+        """Sinks of outer products, and the products that nothing else reads."""
+        apart: set[Item] = {("sink", k) for k in self.outer}
+        read = {o for k in range(len(self.nest.steps)) for o in operands_of(self.nest, ("step", k))}
+        read |= {sink.operand for k, sink in enumerate(self.nest.sinks) if k not in self.outer}
+        products = {self.nest.sinks[k].operand for k in self.outer}
+        return apart | {("step", operand.index) for operand in products - read}
+
+    def _wait(self, k: int) -> list[str]:
+        """The two rows of an edge, put beside those of the edges before it."""
+        lines = []
+        for side, row in zip(("left", "right"), self.outer[k], strict=True):
+            view = _flat(self._view(row))
+            loop = _Loop(view.dims, (), [view.strides])
+            store = f"part.store(outer.r{k}.{side}() + {loop.place(_strides(view.dims))}, {loop.load(view)});"
+            lines += loop.wrap([store], {})
+        return [*lines, f"outer.r{k}.next(total + {self._total_offset(k)});"]
+
+    def _pending(self) -> str:
+        sizes = {k: squeezed(self.nest.sinks[k].dims) for k in self.outer}
+        return "\n".join(f"    gw::outer_sums<real, {rows}, {columns}> r{k};" for k, (rows, columns) in sizes.items())
+
+    def _add_pending(self) -> str:
+        return "\n".join(f"    outer.r{k}.add(total + {self._total_offset(k)});" for k in self.outer)
+
+    # -- places
 
     def _view(self, operand: Operand) -> _View:
         if operand.kind == "input":
@@ -118,7 +169,7 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
             base = f"{_LETTER[source.kind]}{operand.index}"
             return _View(base, 0, source.dims, _strides(source.dims), False)
         step = self.nest.steps[operand.index]
-        if step.kind not in _VIEWS:
+        if step.kind not in VIEWS:
             return _View(f"t{operand.index}", 0, step.dims, _strides(step.dims), True)
         return _seen(step, self._view(step.operands[0]))
 
@@ -129,13 +180,13 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
         nest = self.nest
         if group[0][0] == "step" and nest.steps[group[0][1]].kind in ("cat", "unslice"):
             return self._rearranged(group[0][1])
-        dims, axes = _domain(nest, group[0]), ()
+        dims, axes = domain_of(nest, group[0]), ()
         for kind, k in group:
             if kind == "step" and nest.steps[k].kind == "sum":
                 axes = nest.steps[k]["axes"]
         reads = {}
         for item in group:
-            for operand in _operands(nest, item):
+            for operand in operands_of(nest, item):
                 if operand.kind != "number" and operand not in reads:
                     reads[operand] = _aligned(self._view(operand), dims)
         loop = _Loop(dims, axes, [view.strides for view in reads.values()])
@@ -152,7 +203,7 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
 
     def _item(self, item: Item, reads: dict[Operand, _View], loop: _Loop, group: int) -> list[str]:
         kind, k = item
-        values = [self._value(operand, reads, loop, group) for operand in _operands(self.nest, item)]
+        values = [self._value(operand, reads, loop, group) for operand in operands_of(self.nest, item)]
         if kind == "sink":
             return self._feed(k, values[0], loop)
         step = self.nest.steps[k]
@@ -162,15 +213,15 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
                 return [f"s{k} += part.keep({value});"]
             return [f"s{k}[at] += {value};"]
         attrs = dict(step.attrs)
-        if step["fn"] in _LOGICAL:
+        if step["fn"] in LOGICAL:
             values = [
-                v if _is_logic(self.nest, o) else f"({v} != lanes{{}})"
+                v if is_logic(self.nest, o) else f"({v} != lanes{{}})"
                 for v, o in zip(values, step.operands, strict=True)
             ]
         text = expression(Statement(step["fn"], step.operands, attrs.get("alpha", 0.0)), values, self.nest.real)
         lines = [f"const auto v{k} = {text};"]
         if k in self.stored:
-            value = f"(v{k} ? io::splat(1) : lanes{{}})" if step["fn"] in _BOOL else f"v{k}"
+            value = f"(v{k} ? io::splat(1) : lanes{{}})" if step["fn"] in BOOL else f"v{k}"
             store = "io::store" if loop.ascends else "part.store"
             lines.append(f"{store}(t{k} + {loop.place_in(step.dims)}, {value});")
         return lines
@@ -179,11 +230,11 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
         """A vector of what is read: the register of this loop, or a load."""
         if operand.kind == "number":
             return f"io::splat({number_text(operand.number, self.nest.real)})"
-        base, _ = _base(self.nest, operand)
+        base, _ = base_of(self.nest, operand)
         if base is not None and self.made_in[("step", base)] == group:
             return f"v{base}"
         text = loop.load(reads[operand])
-        return f"({text} != lanes{{}})" if _is_logic(self.nest, operand) else text
+        return f"({text} != lanes{{}})" if is_logic(self.nest, operand) else text
 
     def _feed(self, k: int, value: str, loop: _Loop) -> list[str]:
         sink = self.nest.sinks[k]
@@ -458,83 +509,14 @@ def _seen(step: Step, x: _View) -> _View:
         return _View(x.base, offset, step.dims, tuple(strides), x.whole)
     if step.kind == "expand":
         return _View(x.base, x.offset, step.dims, _aligned(x, step.dims).strides, x.whole)
-    if _squeezed(step.dims) == _squeezed(x.dims):
+    if squeezed(step.dims) == squeezed(x.dims):
         own = iter([stride for size, stride in zip(x.dims, x.strides, strict=True) if size != 1])
         return _View(x.base, x.offset, step.dims, tuple(0 if n == 1 else next(own) for n in step.dims), x.whole)
     return _View(x.base, x.offset, step.dims, _strides(step.dims), x.whole)
 
 
-def _base(nest: EdgeNest, operand: Operand) -> tuple[int | None, bool]:
-    """The step that views look at, None for a source; and whether they leave every element in its place."""
-    same = True
-    while operand.kind == "result" and nest.steps[operand.index].kind in _VIEWS:
-        step = nest.steps[operand.index]
-        kept = step.kind in ("reshape", "expand")
-        same &= kept and _squeezed(step.dims) == _squeezed(nest.dims_of(step.operands[0]))
-        operand = step.operands[0]
-    return (operand.index if operand.kind == "result" else None), same
-
-
-def _is_logic(nest: EdgeNest, operand: Operand) -> bool:
-    """Whether what is read are conditions."""
-    if operand.kind == "number":
-        return False
-    while operand.kind == "result" and nest.steps[operand.index].kind in _VIEWS:
-        operand = nest.steps[operand.index].operands[0]
-    if operand.kind == "input":
-        return nest.sources[operand.index].logic
-    return dict(nest.steps[operand.index].attrs).get("fn") in _BOOL
-
-
-def _operands(nest: EdgeNest, item: Item) -> tuple[Operand, ...]:
-    kind, k = item
-    return nest.steps[k].operands if kind == "step" else (nest.sinks[k].operand,)
-
-
-def _domain(nest: EdgeNest, item: Item) -> Dims:
-    """The dimensions of the loops that compute a step or feed a sink."""
-    kind, k = item
-    if kind == "sink":
-        return nest.sinks[k].dims
-    step = nest.steps[k]
-    return nest.dims_of(step.operands[0]) if step.kind == "sum" else step.dims
-
-
-def _schedule(nest: EdgeNest) -> list[list[Item]]:
-    """Steps and sinks in groups of one loop each, operands before users."""
-    waiting: list[Item] = [("step", k) for k, step in enumerate(nest.steps) if step.kind not in _VIEWS]
-    waiting += [("sink", k) for k in range(len(nest.sinks))]
-    done: set[int] = set()
-    groups: list[list[Item]] = []
-
-    while waiting:
-        group: list[Item] = []
-        here: set[int] = set()
-        domain: Dims | None = None
-        axes: object = None
-        for item in list(waiting):
-            kind, k = item
-            step = nest.steps[k] if kind == "step" else None
-            alone = step is not None and step.kind in ("cat", "unslice")
-            if group and (alone or _domain(nest, item) != domain):
-                continue
-            bases = [_base(nest, operand) for operand in _operands(nest, item)]
-            ready = all(index is None or index in done or (index in here and same) for index, same in bases)
-            if not ready or (step is not None and step.kind == "sum" and axes not in (None, step["axes"])):
-                continue
-            domain = _domain(nest, item)
-            group.append(item)
-            waiting.remove(item)
-            if step is not None and step.kind == "sum":
-                axes = step["axes"]
-            elif step is not None and step.kind == "ewise":
-                here.add(k)
-            if alone:
-                break
-        groups.append(group)
-        done |= {k for kind, k in group if kind == "step"}
-    return groups
-
-
-def _squeezed(dims: Dims) -> Dims:
-    return tuple(size for size in dims if size != 1)
+def _flat(view: _View) -> _View:
+    """The view of a row without its dimensions of one element."""
+    kept = [axis for axis, size in enumerate(view.dims) if size != 1]
+    dims, strides = (tuple(x[axis] for axis in kept) for x in (view.dims, view.strides))
+    return _View(view.base, view.offset, dims, strides, view.whole)

@@ -9,6 +9,7 @@ takes the mean, and a column of its own says so. Categories have a column each, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -156,11 +157,23 @@ def fit_column(
 def _fit_numbers(column: Column, flags: bool) -> ColumnEncoding:
     _check_finite(column)
     known = column.known.astype(np.float64)
-    mean = float(known.mean())
+    mean, deviation = _moments(known)
     if column.kind == "boolean":
         return ColumnEncoding(column.name, "boolean", mean, 1.0, flags)
     kind: Encoded = "datetime" if column.kind == "datetime" else "number"
-    return ColumnEncoding(column.name, kind, mean, float((known - mean).std()) or 1.0, flags)
+    return ColumnEncoding(column.name, kind, mean, deviation or 1.0, flags)
+
+
+def _moments(known: NDArray[np.float64]) -> tuple[float, float]:
+    """Mean and deviation; of numbers whose squares are too large for float64 by way of smaller ones."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = float(known.mean())
+        deviation = float((known - mean).std())
+    if math.isfinite(deviation):
+        return mean, deviation
+    scale = 4 * float(np.abs(known).max())
+    part = known / scale
+    return float(part.mean()) * scale, float((part - part.mean()).std()) * scale
 
 
 def _too_many(column: Column, count: int, most: int) -> str:

@@ -79,6 +79,7 @@ class EdgeRuns:
                     last = min(first + most, int(cut[part + 1]))
                     pairs = np.empty((last - first, 2 + len(self.columns)), self.dtype)
                     read_bytes(handle, str(self.path), first * width, array_bytes(pairs))
+                    forget_pages(handle, first * width, pairs.nbytes)
                     yield pairs
             forget_pages(handle)
         finally:

@@ -113,6 +113,9 @@ def given_labels(y: Any, rows: int, num_classes: int | None, task: Any) -> tuple
             _check_gaps(labels, count)
     else:
         labels = labels.float()
+        if found == "multilabel" and not _are_marks(labels):
+            wrong = labels[~((labels == 0) | (labels == 1) | labels.isnan())]
+            raise DataError(f"y: expected 0, 1, or nan where unknown, for the task multilabel, got {float(wrong[0]):g}")
         columns = labels.shape[1] if labels.dim() == 2 else 0
         count = 1 if found == "regression" and labels.dim() == 1 else columns
     return labels, count if num_classes is None else int(num_classes), found
@@ -134,13 +137,18 @@ def _task_of(labels: Tensor) -> Task:
     """What labels mean of which nobody said."""
     if labels.dim() == 1 or (labels.dim() == 2 and labels.shape[1] == 1):
         return "classification"
-    known = labels[~labels.isnan()] if labels.is_floating_point() else labels
-    if bool(((known == 0) | (known == 1)).all()):
+    if _are_marks(labels):
         return "multilabel"
     raise DataError(
         f"y: expected class ids in one column, 0 and 1 in several, or task='regression' for values, "
         f"got shape {tuple(labels.shape)}"
     )
+
+
+def _are_marks(labels: Tensor) -> bool:
+    """Whether all known labels are 0 or 1."""
+    known = labels[~labels.isnan()] if labels.is_floating_point() else labels
+    return bool(((known == 0) | (known == 1)).all())
 
 
 def by_type(features: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from graphweft._checks import as_integer
 from graphweft._errors import ConfigError, DataError, GraphError
 from graphweft.data.dataset import REMEDY, Dataset, Part
 from graphweft.data.given import Features
-from graphweft.data.graph_samples import GraphSample, as_sample, joined, sample_of
+from graphweft.data.graph_samples import GraphSample, as_sample, classes_by_name, joined, sample_of
 from graphweft.data.random_rows import mixed_rows, rows_by_class
 from graphweft.graph.graph import Graph
 from graphweft.graph.select import as_selection
@@ -93,7 +93,8 @@ class GraphDataset(Dataset):
             graphs: ``gw.Graph`` objects, samples of a GraphDataset, or ``Data`` of PyTorch Geometric, whose ``x``,
                 ``y``, ``edge_weight`` and ``edge_attr`` come along.
             x: Features of the nodes of every graph, (nodes, F) each; None: ``graph.ndata["x"]``, or the sample's.
-            y: A label for every graph: class ids, values (with ``task="regression"``), or a row of several labels.
+            y: A label for every graph: class ids or names of classes (None: unknown), values (with
+                ``task="regression"``), or a row of several labels.
             edge_weight: Weights of the edges of every graph, (edges,) each.
             edge_features: Features of the edges of every graph, (edges, K) each.
             name: Of the dataset.
@@ -101,6 +102,7 @@ class GraphDataset(Dataset):
 
         Raises: DataError naming the graph whose part does not fit.
         """
+        y, named = classes_by_name(y)
         columns: dict[str, Any] = {"x": x, "y": y, "edge_weight": edge_weight, "edge_features": edge_features}
         samples = [as_sample(item, f"graphs[{i}]") for i, item in enumerate(graphs)]
         if not samples:
@@ -113,7 +115,7 @@ class GraphDataset(Dataset):
             replace(sample, **{column: values[i] for column, values in given.items()})
             for i, sample in enumerate(samples)
         ]
-        return cls(name, **{**joined(samples), **({} if y is None else {"y": y}), **others})
+        return cls(name, **{**joined(samples), **({} if y is None else {"y": y}), **named, **others})
 
     @classmethod
     def from_pyg(cls, graphs: Any, name: str | None = None, **others: Any) -> GraphDataset:

@@ -147,6 +147,24 @@ def _column(samples: Sequence[GraphSample], name: str, on_nodes: bool, places: S
     return torch.cat(parts)
 
 
+def classes_by_name(y: Any) -> tuple[Any, dict[str, Any]]:
+    """Class ids in the order of the names where labels are texts, with these names; other labels as they are.
+
+    Example:
+        >>> classes_by_name(["ring", None, "path"])
+        ([1, -1, 0], {'class_names': ('path', 'ring')})
+    """
+    items = y.tolist() if hasattr(y, "tolist") and not isinstance(y, Tensor) else y
+    if not isinstance(items, list | tuple) or not any(isinstance(item, str) for item in items):
+        return y, {}
+    other = next((item for item in items if not (item is None or isinstance(item, str))), None)
+    if other is not None:
+        raise DataError(f"y: expected names of classes, or None where unknown, got {other!r} among them")
+    names = tuple(sorted({item for item in items if item is not None}))
+    ids = {name: i for i, name in enumerate(names)}
+    return [-1 if item is None else ids[item] for item in items], {"class_names": names}
+
+
 def _labels(samples: Sequence[GraphSample]) -> Tensor | None:
     """Labels that the samples bring along: whole numbers as class ids, others as they are."""
     held = [sample.y is not None for sample in samples]

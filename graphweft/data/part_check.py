@@ -65,11 +65,34 @@ def why_not(path: str | Path, ranks: int) -> str:
         return f"{file}: expected the manifest of a folder of parts, got a damaged one"
     if len(parts) != ranks:
         return f"ranks: expected as many as {root} has parts, {len(parts)}, got {ranks}"
-    return next(filter(None, (_damage(root, number, blocks) for number, blocks in enumerate(parts))), "")
+    return next(filter(None, (_damage(root, number, blocks, stated) for number, blocks in enumerate(parts))), "")
 
 
-def _damage(root: Path, number: int, blocks: list[tuple[str, int, int, int]]) -> str:
-    """What is wrong with the arrays of a part; ``blocks``: name, offset, bytes and checksum of each."""
+def _wrong_copy(root: Path, number: int, whole: int) -> str:
+    """What is wrong with a part's copy of the manifest, whose checksum is ``whole``."""
+    file = folder_of(root, number) / MANIFEST
+    try:
+        held = json.loads(file.read_text(encoding="utf-8"))
+        stated, found = held.pop("crc32"), crc_of_manifest(held)
+    except OSError as failure:
+        return f"{file}: expected the manifest of a part, got: {failure.strerror}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{file}: expected the manifest of a folder of parts, got a damaged one"
+    if stated != found:
+        return f"{file}: expected the checksum {stated}, got {found}; the file is damaged"
+    return "" if stated == whole else not_together(root, number, stated, whole)
+
+
+def not_together(root: Path, number: int, own: int, whole: int) -> str:
+    """What is said of a part whose copy of the manifest has another checksum than that of the folder."""
+    said = f"expected the checksum {own} that part {number} has, got {whole}"
+    return f"{root / MANIFEST}: {said}; the parts were not written together"
+
+
+def _damage(root: Path, number: int, blocks: list[tuple[str, int, int, int]], whole: int) -> str:
+    """What is wrong with a part; ``blocks``: name, offset, bytes and checksum of each of its arrays."""
+    if said := _wrong_copy(root, number, whole):
+        return said
     file = folder_of(root, number) / ARRAYS
     try:
         with file.open("rb") as handle:

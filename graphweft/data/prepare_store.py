@@ -29,7 +29,7 @@ from graphweft.data.graph_files import FilesInput, GraphFiles
 from graphweft.data.load import load
 from graphweft.data.store_build import KEY, Build, Told, build_bytes, finish, part_dtype
 from graphweft.data.store_input import DatasetInput, StoreInput
-from graphweft.data.store_writes import opened, write_all, write_json
+from graphweft.data.store_writes import opened, settle, write_all, write_json
 from graphweft.data.stored_rows import sorted_rows
 from graphweft.graph.graph import Graph
 from graphweft.partitioning.multilevel import ENTRY_BYTES, multilevel, multilevel_bytes
@@ -250,6 +250,7 @@ def _assignment(
     np.save(held, made)
     with opened(fresh, fresh=True) as handle:
         write_all(handle, fresh, held.getbuffer(), 0)
+        settle(handle, fresh)
     fresh.replace(partial / f"assignment-{chosen}.npy")
     return made, chosen
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from graphweft._errors import DataError
 from graphweft.data.edge_runs import EdgeRuns, sort_edges
 from graphweft.data.store_input import StoreInput
-from graphweft.data.store_writes import opened, settle, sync_folder, write_all, write_json, write_text
+from graphweft.data.store_writes import WrittenPages, opened, settle, sync_folder, write_all, write_json, write_text
 from graphweft.storage.block_io import array_bytes, bytes_of
 from graphweft.storage.numbering import numbered_by_group
 from graphweft.storage.store_format import (
@@ -42,7 +42,7 @@ Told = Callable[[str, int, int | None], None]
 
 KEY = "key.json"  # what a build is made of, in its temporary folder
 _STATE, _RUNS = "build.json", "edges.runs"
-_SYNCED = 1 << 18  # bytes; fewer wait for the end of their part
+_PAGES = 8  # a share of the memory: pages of what was written
 _OFFSETS = 16  # bytes of a node of a part while its edges are counted: the sum so far, and what a range adds
 _SORTED_EDGE = 40  # bytes of an edge while a range of rows is sorted: pairs as read, key, sorted key, column
 _WEIGHTED_EDGE = 80  # where weights are sorted along, and an order by which
@@ -81,6 +81,7 @@ class Build:
         self.bounds = np.concatenate([[0], np.cumsum(self.sizes)])
         larger = int(self.sizes.max(initial=0)) - _share(source.num_nodes, parts)  # than was counted on
         self.memory = max(memory - _OFFSETS * larger, 1 << 20)
+        self._pages = WrittenPages(self.memory // _PAGES)
         self.state: dict[str, Any] = self._state()
 
     def run(self, method: str) -> Manifest:
@@ -165,6 +166,7 @@ class Build:
             self.state["rows"] = first
             write_json(self.folder / _STATE, self.state)
             self.told("copying features", first, nodes)
+        self._pages.let_go()
 
     def _rounded(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """Features as they are stored. Raises: DataError for one that their type cannot hold."""
@@ -191,8 +193,7 @@ class Build:
                 width = block.nbytes // block.shape[0]
                 write_all(handle, path, content, block.offset + filled[block.name] * width)
                 self.state[block.name][number] = zlib.crc32(content, self.state[block.name][number])
-            if sum(table.nbytes for table in rows.values()) >= _SYNCED:
-                settle(handle, path)
+        self._pages.add(path, sum(table.nbytes for table in rows.values()), 2 * len(rows))
         for name, bit in SPLIT_BITS.items():
             self.state[name][number] += int(((rows["split"] & bit) > 0).sum())
 
@@ -254,7 +255,8 @@ class Build:
                 last = min(last, row + highest)
                 made = self._columns(runs, number, start + row, start + last, int(indptr[last] - indptr[row]), most)
                 for name, column in made.items():
-                    write_all(handle, path, column, blocks[name].offset + int(indptr[row]) * column.itemsize)
+                    written = write_all(handle, path, column, blocks[name].offset + int(indptr[row]) * column.itemsize)
+                    self._pages.add(path, written)
                     sums[name] = zlib.crc32(array_bytes(column), sums[name])
                 row = last
             write_all(handle, path, indptr, blocks["indptr"].offset)

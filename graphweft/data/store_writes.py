@@ -6,6 +6,7 @@ Comes in: arrays and offsets. Goes out: bytes on disk. Called by the modules tha
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from graphweft._errors import DataError
 from graphweft.storage.block_io import array_bytes, forget_pages
 
 _REQUEST = 16 << 20
+_BEGIN, _WAIT = 2, 7  # flags of sync_file_range: to the disk; and until it is there
+_PAGE = 4096
 
 
 def write_all(handle: int, path: Path, content: NDArray[Any] | memoryview, offset: int) -> int:
@@ -58,6 +61,55 @@ def settle(handle: int, path: Path, size: int | None = None) -> None:
     except OSError as failure:
         raise _failed(path, f": {failure.strerror}") from None
     forget_pages(handle)
+
+
+class WrittenPages:
+    """Files that were written to, of which the system keeps no more than a bound.
+
+    Half of it travels to the disk while the other half is written. A file reaches the disk for good by :func:`settle`.
+
+    Args:
+        most: Bytes of pages.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._half = max(most // 2, 1 << 20)
+        self._held = 0
+        self._fresh: set[Path] = set()
+        self._under_way: set[Path] = set()
+
+    def add(self, path: Path, nbytes: int, pieces: int = 1) -> None:
+        """So many bytes were written, in pieces that begin and end inside of pages. Raises: DataError."""
+        self._fresh.add(path)
+        self._held += nbytes + _PAGE * pieces
+        if self._held >= self._half:
+            self._turn()
+
+    def let_go(self) -> None:
+        """The system keeps nothing. Raises: DataError, for a full disk."""
+        self._turn()
+        self._turn()
+
+    def _turn(self) -> None:
+        for path in sorted(self._fresh):
+            _on_its_way(path, _BEGIN)
+        for path in sorted(self._under_way):
+            _on_its_way(path, _WAIT)
+        self._fresh, self._under_way, self._held = set(), self._fresh, 0
+
+
+def _on_its_way(path: Path, flags: int) -> None:
+    """What was written of a file goes to the disk; once it is there the system drops its copy. Raises: DataError."""
+    with opened(path) as handle:
+        call = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
+        if call is not None:
+            failed = call(handle, ctypes.c_int64(0), ctypes.c_int64(0), flags) != 0
+            if failed:
+                raise _failed(path, f": {os.strerror(ctypes.get_errno())}")
+        elif flags == _WAIT:
+            settle(handle, path)
+        if flags == _WAIT:
+            forget_pages(handle)
 
 
 def _failed(path: Path, how: str) -> DataError:

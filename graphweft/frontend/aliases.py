@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -69,10 +69,31 @@ class Aliases:
                 self._views[view] = View(args[0], func, args[1:], kwargs, at if several else None, graded)
                 self._over.setdefault(args[0], []).append(weakref.ref(view))
 
+    def put_behind(self, tensor: Tensor, before: Tensor, func: Any, args: tuple[Any, ...]) -> None:
+        """Makes ``tensor`` a view of ``before``, which takes its place among the others."""
+        view, over = self._views.pop(tensor, None), self._over.pop(tensor, [])
+        if view is not None:
+            self._views[before] = view
+            others = self._over[view.base]
+            self._over[view.base] = [weakref.ref(before) if one() is tensor else one for one in others]
+        for one in over:
+            if (upper := one()) is not None:
+                self._views[upper] = replace(self._views[upper], base=before)
+        self._views[tensor] = View(before, func, args, {}, None, torch.is_grad_enabled())
+        self._over[before] = [*over, weakref.ref(tensor)]
+
     def view(self, tensor: Tensor) -> View | None:
         """How ``tensor`` was made, if it is a view."""
         found: View | None = self._views.get(tensor)
         return found
+
+    def is_closed(self, tensor: Tensor) -> bool:
+        """Whether autograd lets nobody write into a view: one of several results, or one made without gradients."""
+        while (view := self._views.get(tensor)) is not None and view.func not in STOPPED:
+            if view.position is not None or not view.graded:
+                return True
+            tensor = view.base
+        return False
 
     def root(self, tensor: Tensor) -> Tensor:
         """The tensor whose memory it is."""
@@ -133,6 +154,8 @@ def put_back(view: View, value: Tensor, dispatch: Dispatch) -> Tensor | None:
     """``view.base`` with ``value`` in the place of the view; None where that is not known."""
     base, func, args = view.base, view.func, view.args
     if func in _SAME_ORDER:
+        if not value.is_contiguous():  # what is written may lie in memory in another order than what was there
+            value = dispatch(aten.clone.default, (value,), {"memory_format": torch.contiguous_format})
         return _plain(dispatch(aten.view.default, (value, list(base.shape)), {}))
     if func in (aten.t.default, aten.transpose.int):
         return _plain(dispatch(func, (value, *args), {}))

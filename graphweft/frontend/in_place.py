@@ -12,6 +12,16 @@ import torch
 aten = torch.ops.aten
 _OTHER_NAMES = {aten.zero_.default: aten.zeros_like.default}
 
+# what changes the shape of its operand alone
+RESHAPING = {
+    aten.squeeze_.default,
+    aten.squeeze_.dim,
+    aten.squeeze_.dims,
+    aten.unsqueeze_.default,
+    aten.t_.default,
+    aten.transpose_.default,
+}
+
 
 def out_of_place(func: Any, name: str) -> Any:
     """The operation that gives what ``func`` writes; None where there is none."""

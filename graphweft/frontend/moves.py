@@ -158,6 +158,8 @@ def _scatter(step: Step, indices: Indices) -> Move | None:
             return None
         if include and named != "sum" and not (isinstance(base, Tensor) and is_lowest(base, named)):
             return None
+        if not include and named == "sum" and (isinstance(base, Var) or bool(base.any())):
+            return None  # what is there stays only where no row goes
         kind = _REDUCES[named]
     elif step.target is aten.index_add.default and (rest or options.get("alpha", 1) != 1):
         return None

@@ -18,7 +18,6 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -30,11 +29,12 @@ from graphweft._torch_recording import (
     decomposition_table,
     is_of_stand_ins,
 )
-from graphweft.frontend import loss_forms  # noqa: F401  it fills the table of forms
+from graphweft.frontend import elementwise_forms, loss_forms  # noqa: F401  they fill the table of forms
 from graphweft.frontend.aliases import STOPPED, Aliases, put_back
 from graphweft.frontend.assignments import assigned
-from graphweft.frontend.in_place import out_of_place, with_defaults
+from graphweft.frontend.in_place import RESHAPING, out_of_place, with_defaults
 from graphweft.frontend.layout import UnraisableError
+from graphweft.frontend.made_like import DRAWN_LIKE, LIKE
 from graphweft.frontend.recording_modes import Calls, Dispatching, GradientsAskedError
 from graphweft.frontend.row_rules import rule_of
 from graphweft.frontend.rules import DECOMPOSITIONS
@@ -42,32 +42,12 @@ from graphweft.frontend.saved_tensors import SavedTensors
 from graphweft.frontend.source import UNKNOWN, current_line
 from graphweft.frontend.sparse_values import SparseValues
 from graphweft.frontend.sum_forms import FORMS, is_sparse
-from graphweft.frontend.tape import Passed, Step, Tape, Var
+from graphweft.frontend.tape import Passed, Step, Tape, Var, graded
 from graphweft.frontend.trace import without_log
 from graphweft.frontend.unsteady import what_is_unsteady
 
 aten = torch.ops.aten
 
-
-def _zeros(shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Zeros in pages that the system hands out when they are written: sums start from them, and few are ever read."""
-    if dtype not in (torch.float32, torch.float64, torch.int64, torch.int32, torch.bool):
-        return torch.zeros(shape, dtype=dtype)
-    return torch.from_numpy(np.zeros(shape, torch.empty(0, dtype=dtype).numpy().dtype))
-
-
-# made of a tensor's shape and dtype alone
-_LIKE: dict[Any, Callable[[Any, Sequence[Any]], Tensor]] = {
-    aten.new_zeros.default: lambda out, args: _zeros(out.shape, out.dtype),
-    aten.zeros_like.default: lambda out, args: _zeros(out.shape, out.dtype),
-    aten.new_ones.default: lambda out, args: torch.ones(out.shape, dtype=out.dtype),
-    aten.ones_like.default: lambda out, args: torch.ones(out.shape, dtype=out.dtype),
-    aten.new_empty.default: lambda out, args: _zeros(out.shape, out.dtype),
-    aten.empty_like.default: lambda out, args: _zeros(out.shape, out.dtype),
-    aten.new_full.default: lambda out, args: torch.full(out.shape, args[2], dtype=out.dtype),
-    aten.full_like.default: lambda out, args: torch.full(out.shape, args[1], dtype=out.dtype),
-}
-DRAWN_LIKE = {aten.randn_like.default: aten.randn.default, aten.rand_like.default: aten.rand.default}
 _KEPT_WHOLE = {aten.native_dropout.default, aten._native_batch_norm_legit_functional.default}
 _RESULTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, slice)
 
@@ -134,7 +114,7 @@ class Recorder:
         Raises: UnraisableError for what cannot be recorded; errors of the code itself as they are.
         """
         with self._quiet(), Calls(self), Dispatching(self):
-            result = function()
+            result = self.matrices.results(function())
         leaves, spec = pytree.tree_flatten(result)
         self.tape.outputs, self.tape.spec = [self._output(leaf) for leaf in leaves], spec
         for name, made in self._buffers.items():
@@ -179,8 +159,6 @@ class Recorder:
             if not isinstance(leaf, _RESULTS):
                 raise UnraisableError(f"a result of the class {type(leaf).__name__}", self.line)
             return leaf
-        if leaf in self.matrices:
-            raise UnraisableError("a sparse matrix of values as a result", self.line)
         twin = self._twin(leaf)
         if isinstance(twin, FakeTensor):
             if twin in self._woken:
@@ -272,14 +250,16 @@ class Recorder:
         if func is aten.index.Tensor:
             args = self._of_all_rows(args[0], self._positions(args[1]))
         args, kwargs = pytree.tree_map_only(Tensor, self._twin, (args, kwargs))
-        form = partial(assigned, self.tape, self._vars) if func is aten.index_put.default else FORMS.get(func)
+        half = any(map(_is_half, pytree.tree_leaves((args, kwargs))))
+        form = None if half else FORMS.get(func)
+        form = partial(assigned, self.tape, self._vars) if func is aten.index_put.default else form
         if form is not None:
             with Dispatching(self):
                 made = form(*args, **kwargs)
             if made is not None:
                 return made
         decomposed = DECOMPOSITIONS.get(func) or decomposition_table.get(func)
-        if decomposed is not None and rule_of(func) is None and func not in _KEPT_WHOLE:
+        if decomposed is not None and rule_of(func) is None and not (half or func in _KEPT_WHOLE):
             for tensor in pytree.tree_leaves((args, kwargs)):
                 if isinstance(tensor, FakeTensor):
                     self._value(tensor)
@@ -290,7 +270,7 @@ class Recorder:
                 return made
             del self.tape.steps[before:]  # it runs as it stands, with a gradient of its own
         made = self._shapes(func, args, kwargs)
-        if func in _LIKE:
+        if func in LIKE:
             return self._like(func, made, args)
         if func in DRAWN_LIKE and made.is_contiguous():  # of the shape alone
             func, args, kwargs = DRAWN_LIKE[func], (list(made.shape),), {"dtype": made.dtype}
@@ -300,7 +280,7 @@ class Recorder:
 
     def _like(self, func: Any, made: Tensor, args: Sequence[Any]) -> Tensor:
         """A tensor made of another's shape and dtype alone."""
-        return _tensor(self.know(_LIKE[func](made, args)))
+        return _tensor(self.know(LIKE[func](made, args)))
 
     def _shapes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Results without numbers."""
@@ -381,6 +361,12 @@ class Recorder:
             raise UnraisableError(f"{name} (it writes into several tensors)", self.line)
         target = args[0]
         self._check_own(name, target)
+        if func in RESHAPING and isinstance(target, FakeTensor) and target not in self._given:
+            return self._reshaped(func, name, target, args)
+        if self.graded and torch.is_grad_enabled() and self._aliases.is_closed(target):
+            values = {self._value(self._twin(leaf)) for leaf in tensors if self.is_moving(leaf)}
+            if not values.isdisjoint(graded(self.tape)):  # torch tells what is wrong
+                raise UnraisableError(f"{name} (it writes into a view of which autograd keeps no track)", self.line)
         return self._written(func, name, target, args, kwargs)
 
     def _structure_written(
@@ -430,6 +416,17 @@ class Recorder:
                 current = torch.empty_strided(target.shape, target.stride(), dtype=target.dtype)
             self._twins[target] = current
         self._set(name, current, made)
+        return target
+
+    def _reshaped(self, func: Any, name: str, target: Tensor, args: tuple[Any, ...]) -> Tensor:
+        """A stand-in whose own shape changes: it is a view of what it was from then on."""
+        with self.fakes:
+            before = torch.empty_strided(target.shape, target.stride(), dtype=target.dtype)
+        self._vars[before] = self._vars[target]
+        self._aliases.put_behind(target, before, out_of_place(func, name), args[1:])
+        with self.fakes:
+            func(*args)
+        self._vars[target] = None
         return target
 
     def kept_for_backward(self, tensor: Tensor) -> Tensor:
@@ -506,6 +503,11 @@ class Recorder:
 
 
 _UNKNOWN = object()
+
+
+def _is_half(leaf: Any) -> bool:
+    """Whether numbers are of half precision, which no program has: in parts they would be rounded more often."""
+    return isinstance(leaf, Tensor) and leaf.dtype in (torch.float16, torch.bfloat16)
 
 
 def _tensor(made: Any) -> Tensor:

@@ -46,7 +46,11 @@ class Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         recorder, args = self._recorder, tuple(args)
         if recorder.saved.is_copy(func, args) and recorder.is_moving(args[0]):
             return recorder.kept_for_backward(args[0])
-        made = recorder.dispatch(func, args, dict(kwargs or {}))
+        if torch.is_autocast_enabled("cpu"):  # it had its part above; what an operation is made of is not cast again
+            with torch.autocast("cpu", enabled=False):
+                made = recorder.dispatch(func, args, dict(kwargs or {}))
+        else:
+            made = recorder.dispatch(func, args, dict(kwargs or {}))
         # a new tensor that somebody holds is copied by the function that makes it
         recorder.saved.ran([x for x in pytree.tree_leaves(made) if isinstance(x, Tensor) and recorder.is_moving(x)])
         return made

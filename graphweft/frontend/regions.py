@@ -9,7 +9,7 @@ same nodes, such as those of relations; a step along edges between other nodes b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,10 +48,13 @@ def plan(tape: Tape, by_content: bool = True) -> Planned:
 
 
 class _Writer:
-    """Writes the program of one region."""
+    """Writes the program of one region. ``read``: values that a step or the caller reads."""
 
-    def __init__(self, region: Region, tables: frozenset[Var], sets: EdgeSets, by_content: bool) -> None:
+    def __init__(
+        self, region: Region, tables: frozenset[Var], sets: EdgeSets, by_content: bool, read: Container[Var]
+    ) -> None:
         self.region, self._tables, self._sets, self._by_content = region, tables, sets, by_content
+        self._read = read
         self.b = Builder()
         edges = region.edges
         src, dst = ("V", "V") if edges.square else ("S", "D")
@@ -266,13 +269,9 @@ class _Writer:
             out = Out(tuple(Size(size) for size in first.shape), first.dtype)
         made = rule(self.algebra, out, *args, **kwargs)
         results = list(made) if isinstance(made, tuple) else [made]
-        wanted = [var for var, result in zip(step.outs, results, strict=False) if result is None and var is not None]
-        self._missing = {*getattr(self, "_missing", set()), *wanted}
+        if any(result is None and var in self._read for var, result in zip(step.outs, results, strict=False)):
+            raise UnraisableError("positions of extrema or other results that have no counterpart")
         return results
-
-    def lacks(self, var: Var) -> bool:
-        """Whether the rule of a value's operation gave no counterpart."""
-        return var in getattr(self, "_missing", set())
 
     # outputs
 
@@ -456,7 +455,7 @@ class _Planner:
         if self.current is None or not self._fits(step, edges):
             ahead = edges or self._ahead(at)
             if ahead is not None:
-                opened = _Writer(Region(ahead), self.tables, self.sets, self.by_content)
+                opened = _Writer(Region(ahead), self.tables, self.sets, self.by_content, self.wanted)
                 reason = self._try(opened, step, move, edges)
                 if not reason:
                     self._open(opened)
@@ -487,8 +486,8 @@ class _Planner:
         """Raises a step; why not, else nothing."""
         if any(var.dtype.is_floating_point and var.dtype not in _FLOATS for var in step.reads):
             return "half precision"
-        if any(writer.lacks(var) for var in step.reads):
-            return "positions of extrema or other results that have no counterpart"
+        if any(var is not None and var.dtype.is_complex for var in (*step.reads, *step.outs)):
+            return "complex numbers"
         if step.call == TRIMMED and not all(writer.value(var).has_rows for var in step.reads):
             return "rows of other nodes"
         try:

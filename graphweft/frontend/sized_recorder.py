@@ -21,7 +21,8 @@ from graphweft import _torch_recording as recording
 from graphweft._torch_private import pytree
 from graphweft._torch_recording import FakeTensor, FakeTensorMode
 from graphweft.frontend.layout import UnraisableError
-from graphweft.frontend.recorder import DRAWN_LIKE, Recorder
+from graphweft.frontend.made_like import DRAWN_LIKE
+from graphweft.frontend.recorder import Recorder
 from graphweft.frontend.tape import Step, Tape, Var
 from graphweft.frontend.trace import Named, kind_of_sizes
 

@@ -6,7 +6,8 @@ have, or None where it stays as it is. Called by ``recorder.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -40,8 +41,12 @@ def is_lowest(base: Tensor, kind: str) -> bool:
 def _started(
     start: Tensor, dim: int, index: Tensor, rows: Tensor, kind: str, *, include_self: bool = True
 ) -> Tensor | None:
-    """Means and extrema that begin with what is there, where that is structure."""
-    if not include_self or isinstance(start, FakeTensor) or isinstance(index, FakeTensor) or start.dim() == 0:
+    """Means and extrema that begin with what is there, where that is structure; what replaces what is there."""
+    if isinstance(index, FakeTensor) or start.dim() == 0:
+        return None
+    if not include_self:
+        return _replaced(start, dim, index, rows, kind)
+    if isinstance(start, FakeTensor):
         return None
     if kind not in ("mean", "amax", "amin") or is_lowest(start, kind):
         return None
@@ -49,7 +54,7 @@ def _started(
     if kind == "mean":
         count = torch.ones_like(start).scatter_add(dim, index, torch.ones(rows.shape, dtype=start.dtype))
         return start / count + zeros.scatter_add(dim, index, rows) / count
-    there = torch.zeros(start.shape, dtype=torch.bool).scatter(dim, index, torch.ones(rows.shape, dtype=torch.bool))
+    there = _reached(start, dim, index, rows)
     best = zeros.scatter_reduce(dim, index, rows, kind, include_self=False)
     beyond = torch.logical_and(best > start if kind == "amax" else best < start, there)
     # the start has its part in a tie: one of one more
@@ -58,6 +63,21 @@ def _started(
     shared = (best - stop_gradient(best)) * (ties / (ties + 1))
     tied = torch.where(torch.logical_and(best == start, there), shared, 0.0)
     return with_gradient_of(torch.where(beyond, best, start), tied)
+
+
+def _replaced(start: Tensor, dim: int, index: Tensor, rows: Tensor, kind: str) -> Tensor | None:
+    """Sums and means in the place of what is there, which stays where no row goes."""
+    if kind not in ("sum", "mean") or (not isinstance(start, FakeTensor) and not bool(start.any())):
+        return None  # what an extremum replaces has a part in torch's gradient of ties
+    there = _reached(start, dim, index, rows)
+    zeros = torch.zeros(start.shape, dtype=start.dtype)
+    return torch.where(there, zeros.scatter_reduce(dim, index, rows, kind, include_self=False), start)
+
+
+def _reached(start: Tensor, dim: int, index: Tensor, rows: Tensor) -> Tensor:
+    """Where rows go."""
+    nowhere = torch.zeros(start.shape, dtype=torch.bool)
+    return nowhere.scatter(dim, index, torch.ones(rows.shape, dtype=torch.bool))
 
 
 @_form(aten.segment_reduce.default)
@@ -97,10 +117,81 @@ def _segments(
     return start.scatter_reduce(0, wide_index, data, f"a{reduce}")
 
 
+@_form(aten.masked_select.default)
+def _selected(x: Tensor, mask: Tensor) -> Tensor | None:
+    """Elements where structure says so."""
+    if isinstance(mask, FakeTensor):
+        return None
+    shape = torch.broadcast_shapes(x.shape, mask.shape)  # type: ignore[no-untyped-call]
+    ids = mask.expand(shape).reshape(-1).nonzero().view(-1)
+    return x.expand(shape).reshape(-1).index_select(0, ids)
+
+
+@_form(aten.bincount.default)
+def _counted(ids: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor | None:
+    """Sums of weights by bin, which torch gives no gradient."""
+    if isinstance(ids, FakeTensor) or weights is None or not ids.numel() or int(ids.min()) < 0:
+        return None
+    count = max(minlength, int(ids.max()) + 1)
+    numbers = weights if weights.dtype == torch.float32 else weights.double()
+    return torch.zeros(count, dtype=numbers.dtype).index_add(0, ids, stop_gradient(numbers))
+
+
+_MODES = ("sum", "mean")
+
+
+@_form(aten._embedding_bag.default)
+def _bags(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> Any:
+    """Sums or means of rows of a table by bags that are structure."""
+    moving = isinstance(indices, FakeTensor) or isinstance(offsets, FakeTensor)
+    if moving or mode >= len(_MODES) or scale_grad_by_freq or sparse:
+        return None
+    starts = offsets[:-1] if include_last_offset else offsets
+    bag = torch.searchsorted(starts.contiguous(), torch.arange(len(indices), dtype=starts.dtype), right=True) - 1
+    if padding_idx >= 0:
+        kept = (indices != padding_idx).nonzero().view(-1)
+        bag, indices = bag[kept], indices[kept]
+        per_sample_weights = None if per_sample_weights is None else per_sample_weights.index_select(0, kept)
+    rows = weight.index_select(0, indices)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.view(-1, 1)
+    made = torch.zeros((len(starts), weight.shape[1]), dtype=weight.dtype).index_add(0, bag, rows)
+    counts = torch.zeros(len(starts), dtype=torch.int64).index_add(0, bag, torch.ones_like(bag))
+    if _MODES[mode] == "mean":
+        made = made / counts.clamp(min=1).to(made.dtype).view(-1, 1)
+    return made, bag, counts, counts
+
+
+@_form(aten._embedding_bag_forward_only.default)
+def _bags_alone(*args: Any, **kwargs: Any) -> Any:
+    """The same, which torch calls where no gradient is asked: that of stand-ins is."""
+    made = _bags(*args, **kwargs)
+    return aten._embedding_bag.default(*args, **kwargs) if made is None else made
+
+
 @_form(aten.copy.default, aten.fill.Tensor)
 def _overwritten(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     """What is written over all of ``x``; torch's own has no derivative."""
     return source.to(x.dtype).expand(x.shape)
+
+
+@_form(aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default)
+def _parts(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> list[Tensor]:
+    """Parts that may be written into, as recurrent cells do: torch promises that nobody reads the whole again."""
+    length = x.shape[dim]
+    starts = list(range(0, length, sizes)) if isinstance(sizes, int) else [sum(sizes[:at]) for at in range(len(sizes))]
+    bounds = itertools.pairwise([*starts, length])
+    return [aten.clone.default(aten.slice.Tensor(x, dim, start, stop)) for start, stop in bounds]
 
 
 def is_sparse(item: Any) -> bool:

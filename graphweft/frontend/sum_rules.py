@@ -122,6 +122,9 @@ def _norm(
     if order == 2:
         return a.ewise("sqrt0", a.fold(a.ewise("square", x), where, "sum", keepdim))
     size = a.ewise("abs", x)
+    if order == 0:
+        there = a.ewise("ne", x, a.number(0, x.value.tensor.dtype))
+        return a.fold(a.cast(there, out.dtype), where, "sum", keepdim)
     if order in (1, inf, -inf):
         return a.fold(size, where, {1: "sum", inf: "max", -inf: "min"}[order], keepdim)
     powers = a.fold(a.ewise("pow", size, a.number(order, out.dtype)), where, "sum", keepdim)

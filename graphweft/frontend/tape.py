@@ -91,6 +91,8 @@ class Tape:
         tied: Pairs of sources that were one tensor.
         asks: Whether code asked which of the inputs want gradients; they are all kept then.
         wanting: Arguments, by position, that code made want gradients.
+        replaced: Buffers that other tensors were put in the place of, as (module, name): the first of the results
+            behind those of the function.
     """
 
     inputs: list[Var] = field(default_factory=list)
@@ -101,6 +103,7 @@ class Tape:
     tied: list[tuple[tuple[str, Any], tuple[str, Any]]] = field(default_factory=list)
     asks: bool = False
     wanting: list[int] = field(default_factory=list)
+    replaced: list[tuple[str, str]] = field(default_factory=list)
 
     def pruned(self) -> Tape:
         """The same without steps that nothing reads."""
@@ -131,11 +134,22 @@ def _without_history(step: Step) -> Step:
 
 def graded(tape: Tape) -> set[Var]:
     """Values that a gradient may pass to; all others have none, whatever computes them."""
-    found = {var for var in tape.inputs if var.dtype.is_floating_point}
+    found = {var for var in tape.inputs if _has_slopes(var) and (var.grad or _kind(var) != "buffer")}
     for step in tape.steps:
-        if not step.stops and any(var in found for var in step.reads):
-            found.update(var for var in step.outs if var is not None and var.dtype.is_floating_point)
+        passes = not step.stops and step.target not in _STOPPED
+        if passes and any(var in found for var in step.reads):
+            found.update(var for var in step.outs if var is not None and _has_slopes(var))
     return found
+
+
+def _kind(var: Var) -> str | None:
+    """Which kind of input a value is; None for the result of a step."""
+    return None if var.source is None else var.source[0]
+
+
+def _has_slopes(var: Var) -> bool:
+    """Whether numbers of a value's dtype may have gradients."""
+    return var.dtype.is_floating_point or var.dtype.is_complex
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,8 @@ def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = F
 
 def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """As torch's, one product by a weight and one sum: torch's own has no counterpart for a variable number of rows."""
+    if torch.is_autocast_enabled("cpu"):  # which decides the dtype of the whole
+        return torch.nn.functional.bilinear(x, y, weight, bias)
     outputs, left, right = weight.shape
     rows = torch.matmul(x, weight.permute(1, 0, 2).reshape(left, outputs * right))
     made: Tensor = (rows.reshape(*rows.shape[:-1], outputs, right) * y.unsqueeze(-2)).sum(-1)
@@ -196,6 +198,8 @@ def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """As torch's, which would fix symbolic sizes of inputs with three dimensions."""
+    if torch.is_autocast_enabled("cpu"):
+        return torch.nn.functional.linear(x, weight, bias)
     product = torch.matmul(x, weight.t())
     return product if bias is None else product + bias
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import itertools
 import threading
 import warnings
@@ -38,6 +39,7 @@ from graphweft.nn.guards import Attributes, Guard, tensors_in
 from graphweft.nn.left_attributes import LEFT, NOW, Place, Unreadable, checked
 from graphweft.nn.recorded import Env, Recorded
 from graphweft.nn.settings import is_watched
+from graphweft.nn.stand_ins import StandIns
 from graphweft.runtime.compile import Arguments, CompiledFunction
 from graphweft.runtime.constants import is_declared
 from graphweft.storage.fingerprint import fingerprint
@@ -187,7 +189,7 @@ class CompiledCalls:
             self._check_module(self.module)
             run, held = self._runner(spec, opened)
             tape, assigned, left = self._recorded_once(run, flat, held, recorder)
-            if assigned or left:
+            if assigned or left or tape.replaced:
                 raise UnraisableError(LEFT)
             return tape
 
@@ -328,14 +330,12 @@ class CompiledCalls:
         try:
             self._check_module(module)
             run, held = self._runner(spec, opened)
-
-            def once() -> tuple[Tape, list[tuple[str, str, Any]], list[Place]]:
-                return self._recorded_once(run, flat, held)
-
+            once = functools.partial(self._recorded_once, run, flat, held)
             tape, assigned, left = checked(module, self._guard.left, once)
             if not all(_can_be_repeated(value) for _, _, value in assigned):
                 raise UnraisableError(_CHANGES.format(type(module).__name__))
-            made = Recorded(tape, assigned, left)
+            own = (slots[name] for _, slots, name in self._structure)
+            made = Recorded(tape, assigned, left, lent=[*flat, *own])
         except UnraisableError as failure:
             found = failure.with_traceback(None)
             found.__cause__ = found.__context__ = None
@@ -385,13 +385,14 @@ class CompiledCalls:
         """The tape, attributes that the run set, and those whose tensors follow from features: its last results."""
         module = self.module
         attributes, places = Attributes(module), list[Place]()
+        stand_ins = StandIns(module, self._place)
 
         def left(moving: Callable[[Tensor], bool]) -> list[Tensor]:
             found = attributes.values_set()
             places.extend(sorted(place for place, value in found.items() if any(map(moving, tensors_in(value)))))
             if not all(isinstance(found[place], Tensor) for place in places):
                 raise UnraisableError(LEFT)
-            return [found[place] for place in places]
+            return [*stand_ins.values(moving), *(found[place] for place in places)]
 
         constants = [
             tensor
@@ -402,7 +403,8 @@ class CompiledCalls:
         constants += [slots[name] for _, slots, name in self._structure]
         NOW.recording = True
         try:
-            tape = record(run, flat, self._swapped, held, constants, left, recorder)
+            tape = record(run, flat, stand_ins.held, held, constants, left, recorder)
+            tape.replaced = stand_ins.replaced
         finally:
             NOW.recording = False
             assigned = attributes.put_back()
@@ -419,24 +421,6 @@ class CompiledCalls:
         for tensor in (*module.parameters(), *module.buffers()):
             if tensor.is_floating_point() and tensor.dtype not in _FLOATS:
                 raise UnraisableError(f"parameters of {tensor.dtype}")
-
-    @contextlib.contextmanager
-    def _swapped(self, stand_ins: Mapping[tuple[str, Any], Tensor]) -> Iterator[None]:
-        """Inside, stand-ins are where parameters and buffers are."""
-        owners: list[Any] = [slots for inner in self.module.modules() for slots in (inner._parameters, inner._buffers)]
-        before: list[tuple[Any, dict[str, Any]]] = [(slots, dict(slots)) for slots in owners]
-        try:
-            for (kind, name), tensor in stand_ins.items():
-                holder, last = self._place(kind, name)
-                holder[last] = tensor
-            inside = [dict(slots) for slots in owners]
-            yield
-            if not all(map(_same_items, owners, inside)):
-                raise UnraisableError(f"forward of {type(self.module).__name__}, which replaces buffers or parameters")
-        finally:
-            for slots, items in before:
-                slots.clear()
-                slots.update(items)
 
     def _place(self, kind: str, name: str) -> tuple[dict[str, Any], str]:
         path, _, last = name.rpartition(".")
@@ -533,11 +517,6 @@ _SPARSE = (
     "a sparse matrix with a gradient or in blocks: the call runs as it stands; edge_index and weights are compiled"
 )
 _SIZED = "an EdgeIndex with sizes of its own: the call runs as it stands; an edge_index and a size are compiled"
-
-
-def _same_items(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two mappings hold the same objects under the same names."""
-    return one.keys() == other.keys() and all(value is other[name] for name, value in one.items())
 
 
 def _mark(item: Tensor) -> Hashable:

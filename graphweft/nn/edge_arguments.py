@@ -49,11 +49,11 @@ def _plain_edges(item: Any, flat: Sequence[Any]) -> Any:
 
 
 def parts_of(matrix: Tensor) -> tuple[Tensor, ...] | None:
-    """Positions and numbers of a sparse matrix; None for one in blocks."""
-    if matrix.dim() != 2:
-        return None
+    """Positions and numbers of a sparse matrix; a row of numbers an entry in coordinates. None for one in blocks."""
     if matrix.layout == torch.sparse_coo:
-        return matrix._indices(), matrix._values()
+        return (matrix._indices(), matrix._values()) if matrix.sparse_dim() == 2 else None
+    if matrix.layout == torch.strided or matrix.dim() != 2:
+        return None
     if matrix.layout == torch.sparse_csr:
         return matrix.crow_indices(), matrix.col_indices(), matrix.values()
     if matrix.layout == torch.sparse_csc:

@@ -34,6 +34,7 @@ from graphweft.nn.lazy import Lazy, waits_for_features
 from graphweft.nn.made_with import OTHER_NAMES, ConstructorSignature, KeepsArguments, described
 from graphweft.nn.opaque import left_out, traced, untraced
 from graphweft.nn.settings import is_parametrized, is_watched, settings_of, tensors_of
+from graphweft.runtime import norms as norms_on_cpu
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Field
 from graphweft.runtime.constants import constant, is_declared
 from graphweft.runtime.function import Pullback
@@ -402,10 +403,9 @@ class CompiledModule(KeepsArguments, nn.Module):
         norms = [key.removesuffix(".stats") for key in extra if key.endswith(".stats")]
         if not norms:
             return
-        known = dict(self.named_modules())
         with torch.no_grad():
             for name in norms:
-                module = known[name]
+                module = self.get_submodule(name)
                 if not isinstance(module, nn.BatchNorm1d):
                     continue
                 if module.running_mean is None or module.running_var is None:
@@ -414,7 +414,11 @@ class CompiledModule(KeepsArguments, nn.Module):
                 momentum, count = module.momentum, rows(name)
                 if momentum is None:  # the mean over all batches so far
                     momentum = 1.0 / (float(module.num_batches_tracked) + 1)
-                mean, variance = extra[f"{name}.stats"].detach().unbind()
+                stats = extra[f"{name}.stats"].detach()
+                if norms_on_cpu.track(stats, count, momentum, module.running_mean, module.running_var):
+                    module.num_batches_tracked += 1
+                    continue
+                mean, variance = stats.unbind()
                 key = momentum, count / max(count - 1, 1)
                 parts = (module.num_batches_tracked, module.running_mean, mean, module.running_var, variance)
                 for part, every in zip(parts, moves.setdefault(key, ([], [], [], [], [])), strict=True):

@@ -23,10 +23,12 @@ from graphweft._torch_private import pytree
 from graphweft.frontend.moves import EdgeSet
 from graphweft.frontend.region import Planned, Region
 from graphweft.frontend.regions import plan, renamed
-from graphweft.frontend.tape import Passed, Step, Tape, Var, graded
+from graphweft.frontend.tape import Passed, Step, Tape, Var, graded, structure_of
 from graphweft.graph.graph import Graph
 from graphweft.ir.residency import Residency
+from graphweft.nn.edge_arguments import parts_of
 from graphweft.runtime.compile import Arguments, Beside, CompiledFunction, Field
+from graphweft.runtime.constants import is_declared
 from graphweft.storage.fingerprint import read_once
 
 aten = torch.ops.aten
@@ -157,6 +159,33 @@ class StepRun:
                 env[var] = result
 
 
+class _Own:
+    """Copies of structure that lies in memory of somebody else's, one of each. ``lent``: tensors with such memory."""
+
+    def __init__(self, lent: Sequence[Any]) -> None:
+        given = [item for item in lent if isinstance(item, Tensor) and not is_declared(item)]
+        parts = [part for tensor in given for part in (parts_of(tensor) or (tensor,))]
+        self._lent = {part.untyped_storage().data_ptr() for part in parts if part.layout == torch.strided}
+        self._copies: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, item: Any) -> Any:
+        """``item``, or its copy where it is a tensor there."""
+        if not self._lent or not isinstance(item, Tensor):
+            return item
+        if item.layout == torch.strided and item.untyped_storage().data_ptr() not in self._lent:
+            return item
+        if id(item) not in self._copies:
+            self._copies[id(item)] = item, item.clone()
+        return self._copies[id(item)][1]
+
+    def step(self, step: Step) -> Step:
+        """A step that reads copies."""
+        if not self._lent or not any(self(tensor) is not tensor for tensor in structure_of(step)):
+            return step
+        args, kwargs = pytree.tree_map_only(Tensor, self, (step.args, step.kwargs))
+        return replace(step, args=args, kwargs=kwargs)
+
+
 def _rows_first(tensor: Tensor, residency: Residency, axis: int) -> Tensor:
     return tensor if residency is Residency.SHARED or not axis else tensor.movedim(axis, 0)
 
@@ -170,11 +199,12 @@ class Recorded:
         sources: Its inputs.
         outputs: Its results.
         assigned: Attributes of modules that the run sets, as (module, name, value).
-        left: Those that it sets to the last of its results, as (module, name).
+        left: Those that it sets to the last of its results, as (module, name), buffers that it replaces among them.
         has_run: Whether it ran to its end before.
 
     Args:
         by_content: Whether it serves no other content of the structure in the tape.
+        lent: Structure of the caller's, who may write into it later.
     """
 
     def __init__(
@@ -183,14 +213,17 @@ class Recorded:
         assigned: Sequence[tuple[str, str, Any]] = (),
         left: Sequence[tuple[str, str]] = (),
         by_content: bool = True,
+        lent: Sequence[Any] = (),
     ) -> None:
-        self.tape, self.assigned, self.left, self.has_run = tape, tuple(assigned), tuple(left), False
+        own = _Own(lent)
+        self.tape, self.assigned, self.has_run = tape, tuple(assigned), False
+        self.left = (*tape.replaced, *left)
         self.planned: Planned = plan(tape, by_content)
         self.runs: list[RegionRun | StepRun] = [
-            RegionRun(part) if isinstance(part, Region) else StepRun(part) for part in self.planned.parts
+            RegionRun(part) if isinstance(part, Region) else StepRun(own.step(part)) for part in self.planned.parts
         ]
         self.regions = [run for run in self.runs if isinstance(run, RegionRun)]
-        self.sources, self.outputs = tape.inputs, tape.outputs
+        self.sources, self.outputs = tape.inputs, [own(item) for item in tape.outputs]
         self._shapes: Mapping[Var, tuple[int, ...]] = {var: var.shape for var in tape.inputs}
         self._overwritten = [v for v in tape.inputs if v.source in {("buffer", name) for name in tape.buffers}]
         last = {var: at for at, run in enumerate(self.runs) for var in run.reads}

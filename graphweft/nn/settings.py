@@ -134,18 +134,26 @@ def tensors_of(root: nn.Module) -> dict[str, Tensor]:
     """All that ``define`` may read as a tensor, by full name: parameters, floating buffers, and attributes in the place
     of either, as weight norm and other parametrizations leave them.
     """
-    found: dict[str, Tensor] = dict(root.named_parameters())
-    found |= {name: buffer for name, buffer in root.named_buffers() if buffer.is_floating_point()}
+    parameters: dict[str, Tensor] = {}
+    buffers: dict[str, Tensor] = {}
+    others: dict[str, Tensor] = {}
+    seen: set[int] = set()  # as named_parameters() and named_buffers(): one in several places has its first name
     for prefix, module in root.named_modules():
         start = f"{prefix}." if prefix else ""
+        for held, found in ((module._parameters, parameters), (module._buffers, buffers)):
+            for name, tensor in held.items():
+                if tensor is not None and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    if found is parameters or tensor.is_floating_point():
+                        found[start + name] = tensor
         for name, value in module.__dict__.items():
             if is_dense(value) and value.is_floating_point():
-                found[start + name] = value
+                others[start + name] = value
         if parametrize.is_parametrized(module):
             made = module.parametrizations
             assert isinstance(made, nn.ModuleDict)  # torch keeps them so
-            found |= {start + name: getattr(module, name) for name in made}
-    return found
+            others |= {start + name: getattr(module, name) for name in made}
+    return {**parameters, **buffers, **others}
 
 
 __all__ = ["has_hooks", "is_parametrized", "is_watched", "plain", "settings_of", "tensors_of"]

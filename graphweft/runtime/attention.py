@@ -151,7 +151,7 @@ def head_sums(s: Tensor, x: Tensor) -> Tensor:
 
     Shape: s (n, H), x (n, H, C), float32, contiguous -> (H, C).
     """
-    out = torch.empty(x.shape[1:])
+    out = torch.empty(x.shape[1:], dtype=torch.float32)
     _head_sums(*x.shape, s.data_ptr(), x.data_ptr(), out.data_ptr())
     return out
 

@@ -33,6 +33,7 @@ from graphweft.runtime.sized_tape import Case, SizedTape
 # of all results together on the largest graph of a class: above that calls take so long that the time between them
 # does not count, and an arena for a class that reaches twice as far is too much memory
 _MOST_BYTES = 256 << 20
+Hoist = Callable[[Graph, Tensor], tuple[Any, ...]]
 _KEYS = (0x5DEECE66D1234567, 0x2545F4914F6CDD1D, 0x369DEA0F31A53F85, 0x27BB2EE687B0B0FD)  # unlike any size
 # The structure of a graph is its full form where that has been made, so those are named first, but asked for last.
 _FORMS: tuple[Callable[[Graph], Adjacency], ...] = (
@@ -53,6 +54,8 @@ class Inputs:
         ptr: Offsets of the graphs; None where it does not ask for them.
         fixed: Tensors whose shape is the same for all batches of as many graphs.
         key: Of the draws.
+        of_graphs: From every node to its graph.
+        hoisted: Graphs, tensors and numbers that follow from the graph and are computed before the computation.
     """
 
     graph: Graph
@@ -61,22 +64,54 @@ class Inputs:
     fixed: Mapping[str, Tensor] = field(default_factory=dict)
     key: int = 0
     of_graphs: Graph | None = None
+    hoisted: tuple[Any, ...] = ()
 
     @classmethod
-    def of(cls, graph: Graph, rows: Mapping[str, Tensor], ptr: Tensor, fixed: Mapping[str, Tensor], key: int) -> Self:
+    def of(
+        cls,
+        graph: Graph,
+        rows: Mapping[str, Tensor],
+        ptr: Tensor,
+        fixed: Mapping[str, Tensor],
+        key: int,
+        hoisted: tuple[Any, ...] = (),
+    ) -> Self:
         """With the graph that leads from every node to its graph."""
-        return cls(graph, rows, ptr, fixed, key, members(ptr))
+        return cls(graph, rows, ptr, fixed, key, members(ptr), hoisted)
+
+    @cached_property
+    def graphs(self) -> dict[str, Graph]:
+        """All graphs by name, those that are another one or its reverse left out."""
+        made = {"graph": self.graph, **({} if self.of_graphs is None else {"of_graphs": self.of_graphs})}
+        for name, one in self._named.items():
+            if isinstance(one, Graph) and not any(one is other or one is other.reverse() for other in made.values()):
+                made[name] = one
+        return made
+
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether a hoisted graph has another number of edges than follows from the sizes: self-loops are left out."""
+        return len(self.graphs) > 1 + (self.of_graphs is not None) and self.graph.has_self_loops
+
+    @property
+    def _named(self) -> dict[str, Any]:
+        """What is hoisted, by name."""
+        return {f"hoisted{i}": one for i, one in enumerate(self.hoisted)}
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """Tensors by name, the arrays of graphs apart."""
+        return {**self.rows, **self.fixed, **{n: x for n, x in self._named.items() if isinstance(x, Tensor)}}
 
     def forms(self) -> dict[str, Adjacency]:
         """All forms of the graphs by name; what a computation has made of them is found, the rest is made."""
-        graphs = ["graph"] if self.of_graphs is None else ["graph", "of_graphs"]
-        names = [f"{one}.{i}" for one in graphs for i in range(len(_FORMS))]
+        names = [f"{one}.{i}" for one in self.graphs for i in range(len(_FORMS))]
         made = {name: self._form(name) for name in reversed(names)}
         return {name: made[name] for name in names}
 
     def place(self, name: str) -> int:
         """Where one of them lies; 0 for rows that are not there yet."""
-        x = self.rows.get(name, self.fixed.get(name))
+        x = self.tensors.get(name)
         if x is None and "." in name:
             form, array = name.rsplit(".", 1)
             x = getattr(self._form(form), array)
@@ -85,17 +120,16 @@ class Inputs:
     @property
     def sizes(self) -> dict[str, int]:
         """Numbers that are others in every batch."""
-        return {"nodes": self.graph.num_nodes, "edges": self.graph.num_edges, "key": self.key}
+        more = {f"{n}.edges": one.num_edges for n, one in self.graphs.items() if n not in ("graph", "of_graphs")}
+        return {"nodes": self.graph.num_nodes, "edges": self.graph.num_edges, "key": self.key, **more}
 
     def form(self, name: str) -> _native.Adjacency:
-        """A form of one of the graphs: "graph.0" to "of_graphs.3"."""
+        """A form of one of the graphs: "graph.0" to "of_graphs.3", or those of one that is hoisted."""
         return self._form(name).native
 
     def _form(self, name: str) -> Adjacency:
         whose, number = name.split(".")
-        graph = self.graph if whose == "graph" else self.of_graphs
-        assert graph is not None  # as when it was recorded
-        return _FORMS[int(number)](graph)
+        return _FORMS[int(number)](self.graphs[whose])
 
 
 class GraphTape:
@@ -160,7 +194,7 @@ class _Corner:
 
     def tensors(self) -> dict[str, Tensor]:
         """Inputs by name, the arrays of the graphs among them."""
-        found = {**self.given.rows, **self.given.fixed}
+        found = {**self.given.tensors}
         for name, form in self._forms.items():
             arrays = {"indptr": form.indptr, "indices": form.indices, "edge_ids": form.edge_ids}
             found |= {f"{name}.{array}": x for array, x in arrays.items() if x is not None}
@@ -182,19 +216,23 @@ def class_of(count: int) -> range:
     return range(1 << (count.bit_length() - 1), 1 << count.bit_length()) if count else range(1)
 
 
-def corners_of(like: Inputs, nodes: range, edges: range) -> list[Inputs]:
-    """Inputs of the corners of a class, of the kinds of ``like``, the largest first."""
+def corners_of(like: Inputs, nodes: range, edges: range, hoist: Hoist) -> list[Inputs]:
+    """Inputs of the corners of a class, of the kinds of ``like``, the largest first.
+
+    ``hoist``: what is hoisted for a graph and rows.
+    """
     sizes = [(n, e) for n in (nodes[-1], nodes[0]) for e in (edges[-1], edges[0])]
-    return [_corner(like, *size, key) for size, key in zip(sizes, _KEYS, strict=True)]
+    return [_corner(like, *size, key, hoist) for size, key in zip(sizes, _KEYS, strict=True)]
 
 
-def _corner(like: Inputs, nodes: int, edges: int, key: int) -> Inputs:
+def _corner(like: Inputs, nodes: int, edges: int, key: int, hoist: Hoist) -> Inputs:
     graph = _like(like.graph, nodes, edges)
     rows = {name: x.new_zeros((nodes, *x.shape[1:])) for name, x in like.rows.items()}
+    hoisted = hoist(graph, rows["x"])
     if like.ptr is None:
-        return Inputs(graph, rows, None, like.fixed, key)
+        return Inputs(graph, rows, None, like.fixed, key, None, hoisted)
     count = like.ptr.numel() - 1
-    return Inputs.of(graph, rows, torch.arange(count + 1) * nodes // count, like.fixed, key)
+    return Inputs.of(graph, rows, torch.arange(count + 1) * nodes // count, like.fixed, key, hoisted)
 
 
 def _bytes_of(plan: Plan, nodes: int, edges: int) -> int:

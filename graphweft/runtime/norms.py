@@ -14,6 +14,7 @@ from graphweft._memory import empty
 
 _batch_norm = _native.declare("gw_batch_norm_f32")
 _batch_norm_grad = _native.declare("gw_batch_norm_grad_f32")
+_track = _native.declare("gw_track_moments_f32")
 _normalise = _native.declare("gw_normalise_f32")
 _at = _native.pointer
 
@@ -32,7 +33,7 @@ def batch_norm(
                 [1.]]))
     """
     x, (n, f) = x.contiguous(), x.shape
-    out, stats = empty((n, f)), torch.empty((2, f))
+    out, stats = empty((n, f)), torch.empty((2, f), dtype=torch.float32)
     vectors = _flat(weight), _flat(bias)  # which live until the call is over
     _batch_norm(n, f, x.data_ptr(), f, *map(_at, vectors), eps, int(relu), stats.data_ptr(), out.data_ptr(), f)
     return out, stats
@@ -60,15 +61,32 @@ def batch_norm_grad(
     Shape: x and dy (n, f), stats (2, f), weight (f,) -> (n, f), (f,), (f,).
     """
     x, dy, (n, f) = x.contiguous(), dy.contiguous(), x.shape
-    dx, dweight, dbias = empty((n, f)), torch.empty(f), torch.empty(f)
+    dx, (dweight, dbias) = empty((n, f)), torch.empty(2, f, dtype=torch.float32)
     weight = _flat(weight)
     given = (x.data_ptr(), f, dy.data_ptr(), f, _at(weight), stats.data_ptr(), eps)
     _batch_norm_grad(n, f, *given, dx.data_ptr(), f, dweight.data_ptr(), dbias.data_ptr())
     return dx, dweight, dbias
 
 
+def track(stats: Tensor, rows: int, momentum: float, mean: Tensor, variance: Tensor) -> bool:
+    """Moves running ``mean`` and ``variance`` in place towards the statistics of ``rows`` rows.
+
+    Shape: stats (2, f), mean and variance (f,). False, and nothing is done, where they are no float32 on the CPU.
+
+    Example:
+        >>> mean, variance = torch.zeros(1), torch.ones(1)
+        >>> track(torch.tensor([[2.0], [3.0]]), 4, 0.5, mean, variance), mean, variance
+        (True, tensor([1.]), tensor([2.5000]))
+    """
+    held = (stats, mean, variance)
+    if any(t.dtype != torch.float32 or not t.is_cpu or not t.is_contiguous() for t in held):
+        return False
+    _track(mean.shape[0], rows, *map(_at, (stats,)), momentum, *map(_at, (mean, variance)))
+    return True
+
+
 def _flat(vector: Tensor | None) -> Tensor | None:
     return None if vector is None else vector.contiguous()
 
 
-__all__ = ["batch_norm", "batch_norm_grad", "normalise"]
+__all__ = ["batch_norm", "batch_norm_grad", "normalise", "track"]

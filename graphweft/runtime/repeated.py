@@ -17,6 +17,7 @@ from torch import Tensor
 from graphweft import _config
 from graphweft._trace import active
 from graphweft.graph.graph import Graph
+from graphweft.ir.ops import LEAVES, Op
 from graphweft.runtime.compile import Arguments, CompiledFunction
 from graphweft.runtime.function import Pullback, linearize
 from graphweft.runtime.graph_tape import GraphTape, Inputs, class_of, corners_of, may_record
@@ -75,51 +76,67 @@ class Repeated:
         plan = self._plan(graph, x, seed)
         if plan is None:
             return self._function.linearize(self._arguments(graph, x, seed))
-        if tape := self._tape(plan, graph, x):
-            return self._replayed(tape, Inputs(graph, {"x": x}, key=seed))
-        return linearize(plan, *self._bound(plan, graph, x, seed))
+        given = Inputs(graph, {"x": x}, key=seed, hoisted=self.hoisted(graph, x))
+        if tape := self._tape(plan, given):
+            return self._replayed(tape, given)
+        return linearize(plan, *self._bound(plan, graph, x, seed, given.hoisted))
 
-    def run(self, graph: Graph, x: Tensor, seed: int = 0) -> tuple[dict[str, Tensor], Pullback]:
-        """As :meth:`linearize`, for graphs that a plan serves, call by call."""
+    def run(
+        self, graph: Graph, x: Tensor, seed: int = 0, hoisted: tuple[Any, ...] | None = None
+    ) -> tuple[dict[str, Tensor], Pullback]:
+        """As :meth:`linearize`, for graphs that a plan serves, call by call; ``hoisted`` as :meth:`hoisted` gave it."""
         plan = self._plan(graph, x, seed)
         assert plan is not None  # as is_compiled() said
-        return linearize(plan, *self._bound(plan, graph, x, seed))
+        return linearize(plan, *self._bound(plan, graph, x, seed, hoisted))
 
-    def may_record(self, graph: Graph, x: Tensor) -> bool:
-        """Whether a tape of the plan for this class of sizes is worth its memory."""
+    def hoisted(self, graph: Graph, x: Tensor) -> tuple[Any, ...]:
+        """What the plan for these takes that follows from the graph, computed apart; none where that is its reverse."""
         plan = self._plan(graph, x, 0)
-        return plan is not None and may_record(plan, class_of(graph.num_nodes), class_of(graph.num_edges))
+        if plan is None or all(
+            item.value.op is Op.REVERSE and item.value.inputs[0].op in LEAVES for item in plan.hoisted
+        ):
+            return ()  # a tape reaches the reverse of the batch's graph as it reaches the graph
+        return self._function.computed_once(plan, self._content(graph, x, 0))
 
-    def _tape(self, plan: Plan, graph: Graph, x: Tensor) -> GraphTape | None:
+    def may_record(self, given: Inputs) -> bool:
+        """Whether a tape of the plan for this class of sizes is right, and worth its memory."""
+        plan = self._plan(given.graph, given.rows["x"], 0)
+        sizes = class_of(given.graph.num_nodes), class_of(given.graph.num_edges)
+        return plan is not None and not given.is_unsteady and may_record(plan, *sizes)
+
+    def _tape(self, plan: Plan, given: Inputs) -> GraphTape | None:
         """The plan's calls for this class of sizes, once it has come often enough to be worth recording."""
+        graph, x = given.graph, given.rows["x"]
         if PROFILE.active or active() is not None or not x.is_contiguous() or x.requires_grad:
             return None
         if not graph.is_square or plan.fixed not in (("graph",), ("graph", "seed"), ("seed", "graph")):
             return None
-        key = self._key(graph, x)
+        key = (*self._key(graph, x), given.is_unsteady)
         self._seen[key] += 1
         if self._seen[key] <= RECORDED_AFTER:
             return None
         known = self._tapes.get(key)
         if key not in self._tapes or (known is not None and not known.serves()):
-            known = self._tapes[key] = self._record(plan, graph, x)
+            known = self._tapes[key] = self._record(plan, given)
         return known
 
-    def _record(self, plan: Plan, graph: Graph, x: Tensor) -> GraphTape | None:
+    def _record(self, plan: Plan, given: Inputs) -> GraphTape | None:
         """Outputs, the pause in which their gradient is computed, and gradients."""
-        sizes = class_of(graph.num_nodes), class_of(graph.num_edges)
-        if not may_record(plan, *sizes):
+        if not self.may_record(given):
             return None
+        graph, x = given.graph, given.rows["x"]
         width = next(value.tensor.dims for name, value in plan.compiled.program.outputs if name == "out")
         kind = plan.dtype_of("out")
         rows = {"x": x, "gradient": x.new_zeros((1, *width), dtype=kind)}
 
         def body(given: Inputs) -> Any:
-            outputs, pullback = linearize(plan, *self._bound(plan, given.graph, given.rows["x"], given.key))
+            bound = self._bound(plan, given.graph, given.rows["x"], given.key, given.hoisted)
+            outputs, pullback = linearize(plan, *bound)
             pause()
             return outputs, pullback(given.rows["gradient"])
 
-        corners = corners_of(Inputs(graph, rows), *sizes)
+        sizes = class_of(graph.num_nodes), class_of(graph.num_edges)
+        corners = corners_of(Inputs(graph, rows), *sizes, self.hoisted)
         return GraphTape.record(body, corners, list(self.parameters.values()))
 
     def _replayed(self, tape: GraphTape, given: Inputs) -> tuple[dict[str, Tensor], Pullback]:
@@ -162,12 +179,17 @@ class Repeated:
         counts = graph.num_src.bit_length(), graph.num_dst.bit_length(), graph.num_edges.bit_length()
         return (*counts, graph.is_square, x.dtype, x.shape[1:])
 
-    def _bound(self, plan: Plan, graph: Graph, x: Tensor, seed: int) -> tuple[list[Any], tuple[Tensor, ...]]:
+    def _content(self, graph: Graph, x: Tensor, seed: int) -> Content:
+        return Content({"graph": graph, "seed": seed, "x": x, **self._usual.parameters}, ())
+
+    def _bound(
+        self, plan: Plan, graph: Graph, x: Tensor, seed: int, hoisted: tuple[Any, ...] | None = None
+    ) -> tuple[list[Any], tuple[Tensor, ...]]:
         """Slots with everything but the dense inputs, and those."""
-        named: dict[str, Any] = {"graph": graph, "seed": seed, "x": x, **self._usual.parameters}
-        hoisted: tuple[Any, ...] = ()
-        if plan.hoisted:
-            hoisted = self._function.computed_once(plan, Content(named, ()))
+        content = self._content(graph, x, seed)
+        named = content.named
+        if not hoisted:
+            hoisted = self._function.computed_once(plan, content) if plan.hoisted else ()
         env = plan.bind({name: named[name] for name in plan.fixed}, hoisted)
         return env, tuple(_contiguous(named[name]) for name in plan.tensors)
 

@@ -258,5 +258,5 @@ def _dropped(value: Value, x: Any, seed: int) -> Any:
         _, values = SparseOperand.of(x).dropped(p, int(seed), stream).by_row()
         return SparseFeatures(x.indptr, x.indices, values, x.shape)
     rows = (x.shape[0], math.prod(x.shape[1:])) if x.dim() else (1, 1)
-    kept = dense.dropout(torch.ones(rows), p, int(seed), stream)
+    kept = dense.dropout(torch.ones(rows, dtype=torch.float32), p, int(seed), stream)
     return x * kept.to(x.dtype).reshape(x.shape)

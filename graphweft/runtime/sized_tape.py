@@ -34,6 +34,14 @@ def _none() -> dict[str, Any]:
     return {}
 
 
+class _Place(NamedTuple):
+    """What a number or an address follows from: ``times`` a size or place of this name, and ``more``."""
+
+    name: str
+    more: int = 0
+    times: int = 1
+
+
 @dataclass(frozen=True)
 class Case:
     """One run of the computation.
@@ -60,16 +68,22 @@ class Case:
         made = self.forms()
         return {ctypes.addressof(form): name for name, form in reversed(list(made.items()))}
 
-    def input(self, address: int | None) -> tuple[str, int] | None:
+    def input(self, address: int | None) -> _Place | None:
         """Which input an address lies in, if it does, and how many bytes from its beginning."""
         for name, begin, size in self._places:
             if address is not None and 0 <= address - begin < size:
-                return name, address - begin
+                return _Place(name, address - begin)
         return None
 
-    def names(self, value: Any) -> set[str]:
-        """Which sizes a number is."""
-        return {name for name, size in self.sizes.items() if type(value) is int and value == size}
+    def multiples(self, value: Any) -> set[_Place]:
+        """Which sizes a number is, or a multiple of, as a count of elements is of rows."""
+        if type(value) is not int:
+            return set()
+        return {
+            _Place(name, times=value // size)
+            for name, size in self.sizes.items()
+            if size and value % size == 0 != value
+        }
 
 
 class _Leaf(NamedTuple):
@@ -82,21 +96,21 @@ class _Leaf(NamedTuple):
 
 
 class _Cells:
-    """The places that one name decides: with what is added, shared scalars and fields or entries of structures."""
+    """The places that one name decides: shared scalars and fields or entries of structures."""
 
     def __init__(self) -> None:
-        self.scalars: list[tuple[Any, int]] = []
-        self.fields: list[tuple[Any, Any, int]] = []
+        self.scalars: list[tuple[Any, _Place]] = []
+        self.fields: list[tuple[Any, Any, _Place]] = []
 
     def set(self, value: int) -> None:
         """Another number."""
-        for scalar, more in self.scalars:
-            scalar.value = value + more
-        for holder, at, more in self.fields:
+        for scalar, place in self.scalars:
+            scalar.value = value * place.times + place.more
+        for holder, at, place in self.fields:
             if isinstance(at, str):
-                setattr(holder, at, value + more)
+                setattr(holder, at, value * place.times + place.more)
             else:
-                holder[at] = value + more
+                holder[at] = value * place.times + place.more
 
 
 class SizedTape:
@@ -106,7 +120,7 @@ class SizedTape:
         self._tape, self._cases, self._known = tapes[0], cases, known
         self._arenas = [tape.keeps for tape in tapes]
         self._cells: dict[str, _Cells] = defaultdict(_Cells)
-        self._shared: dict[tuple[str, int, Any], Any] = {}
+        self._shared: dict[tuple[_Place, Any], Any] = {}
         self._forms: dict[str, _native.Adjacency] = {}
         if len({len(tape.calls) for tape in tapes}) != 1:
             raise Refused
@@ -218,17 +232,16 @@ class SizedTape:
         found = self._address(same) if leaf.kind == "address" else _number(same, self._cases)
         if found is None:
             return
-        name, more = found
         if leaf.holder is given:
-            scalar = self._shared.get((name, more, kinds[leaf.at]))
+            scalar = self._shared.get((found, kinds[leaf.at]))
             if scalar is None:
-                scalar = self._shared[name, more, kinds[leaf.at]] = kinds[leaf.at]()
-                self._cells[name].scalars.append((scalar, more))
+                scalar = self._shared[found, kinds[leaf.at]] = kinds[leaf.at]()
+                self._cells[found.name].scalars.append((scalar, found))
             given[leaf.at] = scalar
         else:
-            self._cells[name].fields.append((leaf.holder, leaf.at, more))
+            self._cells[found.name].fields.append((leaf.holder, leaf.at, found))
 
-    def _address(self, same: Sequence[_Leaf]) -> tuple[str, int] | None:
+    def _address(self, same: Sequence[_Leaf]) -> _Place | None:
         """The input that an address points into; None for memory that stays. Raises: Refused."""
         values = [leaf.value for leaf in same]
         if all(value is None for value in values):
@@ -264,15 +277,15 @@ class SizedTape:
                 raise Refused
 
 
-def _number(same: Sequence[_Leaf], cases: Sequence[Case]) -> tuple[str, int] | None:
-    """The size that a number is; None where it stays. Raises: Refused."""
+def _number(same: Sequence[_Leaf], cases: Sequence[Case]) -> _Place | None:
+    """The size that a number is, or a multiple of; None where it stays. Raises: Refused."""
     first = same[0].value
     if all(type(leaf.value) is type(first) and leaf.value == first for leaf in same):
         return None
-    names = set.intersection(*(case.names(leaf.value) for case, leaf in zip(cases, same, strict=True)))
-    if len(names) != 1:
+    found = set.intersection(*(case.multiples(leaf.value) for case, leaf in zip(cases, same, strict=True)))
+    if len(found) != 1:
         raise Refused
-    return names.pop(), 0
+    return found.pop()
 
 
 def _leaves(case: Case, given: list[Any], kinds: Any) -> Iterator[_Leaf]:

@@ -267,12 +267,12 @@ class StagedPlan:
         """What the first stage does for a batch, but for its draw."""
         return [group_work(group, sizes) for group in self._preparation.groups]
 
-    def draw_work(self, sizes: Sizes) -> Work:
-        """What the draw of a batch does."""
+    def draw_work(self, sizes: Sizes, in_turn: bool = False) -> Work:
+        """What the draw of a batch does, beside the step of another batch or in turn with it."""
         hops = {value["hop"]: value for value in self._preparation.draws}
         edges = sum(sizes.rows.get(value.struct.edge, 0) for value in hops.values())
         turned = (value.struct.src if value.get("turned") else value.struct.dst for value in hops.values())
-        return draw_work(edges, sum(sizes.rows.get(symbol, 0) for symbol in turned))
+        return draw_work(edges, sum(sizes.rows.get(symbol, 0) for symbol in turned), in_turn=in_turn)
 
     def prepared_bytes(self, sizes: Sizes) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Bytes of the parts that a prepared batch holds, and of those that pass while it is made, draws included."""

@@ -57,7 +57,7 @@ def outer(pairs: TypedPairs, x: Tensor, y: Tensor, weight: Tensor | None) -> Ten
     if x.shape[0] != pairs.num_nodes or y.shape[0] != pairs.num_nodes:
         raise ShapeError(f"typed_outer: expected {pairs.num_nodes} rows, got {x.shape[0]} and {y.shape[0]}")
     heads, sizes = x.shape[1], (x.shape[1], x.shape[2], y.shape[2])
-    out = torch.empty((pairs.rows.num_types, *sizes))
+    out = torch.empty((pairs.rows.num_types, *sizes), dtype=torch.float32)
     room = empty((_outer_room(pairs.rows, *sizes),), torch.float32)
     per_edge = 1 if weight is None or weight.dim() == 1 else heads
     ends = (x.data_ptr(), y.data_ptr(), pointer(weight), per_edge)
@@ -109,7 +109,7 @@ def row_sums(rows: TypedRows, x: Tensor) -> Tensor:
     """
     if x.shape[0] != rows.num_rows:
         raise ShapeError(f"reduce_ntype: expected {rows.num_rows} rows, got {x.shape[0]}")
-    out = torch.empty((rows.num_types, x.shape[1]))
+    out = torch.empty((rows.num_types, x.shape[1]), dtype=torch.float32)
     room = empty((rows.unit_chunk.numel(), x.shape[1]), torch.float32)
     _row_sums(rows.native, x.shape[1], x.data_ptr(), room.data_ptr(), out.data_ptr())
     return out
@@ -125,7 +125,7 @@ def outer_rows(rows: TypedRows, x: Tensor, y: Tensor) -> Tensor:
     if x.shape[0] != rows.num_rows or y.shape[0] != rows.num_rows:
         raise ShapeError(f"type_outer: expected {rows.num_rows} rows, got {x.shape[0]} and {y.shape[0]}")
     sizes = (1, x.shape[1], y.shape[1])
-    out = torch.empty((rows.num_types, *sizes[1:]))
+    out = torch.empty((rows.num_types, *sizes[1:]), dtype=torch.float32)
     room = empty((_outer_room(rows, *sizes),), torch.float32)
     _outer_rows(rows.native, *sizes, x.data_ptr(), y.data_ptr(), room.data_ptr(), out.data_ptr())
     return out

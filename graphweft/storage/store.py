@@ -374,10 +374,12 @@ class Store:
         if len(rows) * _FEW < (int(rows[-1]) - int(rows[0]) + 1) * width:
             step = max(self.piece // (_PAGE + width), 1)
             for first in range(0, len(rows), step):
+                some = rows[first : first + step]
                 table = self._mapped(number, block, at_random=True)
-                _select(table, torch.from_numpy(rows[first : first + step]), out[first : first + step])
-                del table
                 with self._opened(number, block) as file:
+                    file.read_soon((block.offset + some * width).tolist(), width)
+                    _select(table, torch.from_numpy(some), out[first : first + step])
+                    del table
                     file.forget()
             return
         step = max(self.piece // width, 1)

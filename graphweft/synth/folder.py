@@ -23,11 +23,13 @@ _HEADS = '"attention.h"'
 _OPTIONAL: dict[str, str] = {  # core and support: needed where the model has the pattern
     **dict.fromkeys(("spmm_max", "extremes"), r"spmm_max\("),
     "sddmm": r"sparse_dropout\(",
-    **dict.fromkeys(
-        (*(f"attention{part}" for part in ("", "_test", "_kernels", "_operands", "_draws")), "heads"), _HEADS
-    ),
+    "spmm": r"spmm\(|sparse_matmul\(",
+    **dict.fromkeys((f"attention{part}" for part in ("", "_test", "_kernels", "_operands", "_draws")), _HEADS),
+    "heads.cpp": r"\b(head_\w+|sum_heads|repeat_heads)\(",
+    "heads": _HEADS,
     **dict.fromkeys(("attention_rows", "attention_rows_test"), "<Score::(add2|dot)>"),
     "elements": r"elements\.cu",
+    **dict.fromkeys(("norms", "batch_norm"), r'"norms\.h"'),
     **{f"attention_{score}": f"<Score::{score}>" for score in ("add", "add2", "dot")},
 }
 _INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
@@ -48,7 +50,9 @@ def program_files(spec: ProgramSpec, steps: Steps, data: str, kit: Kit) -> dict[
     files = {_MARK: spec.to_toml() + "\n", kit.name: model, **kit.more(steps)}
     found = [path for part in kit.folders for path in sorted((folder / part).iterdir()) if path.is_file()]
     for path in found:
-        if {path.name, path.stem} & {*kit.left_out} or not _is_wanted(path.stem, model):
+        if {path.name, path.stem} & {*kit.left_out} or not (
+            _is_wanted(path.stem, model) and _is_wanted(path.name, model)
+        ):
             continue
         top = path.name in kit.top
         files[path.name if top else f"support/{path.name}"] = path.read_text(encoding="utf-8")

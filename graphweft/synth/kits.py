@@ -87,7 +87,7 @@ def _compiled(target: str) -> str:
     return f"""target_include_directories({target} PRIVATE . support include)
 # Products and sums may be fused; nothing is reassociated: equal runs give equal bits.
 target_compile_options({target} PRIVATE ${{level_flags}} -fno-math-errno -ffp-contract=fast -Wno-psabi)
-target_compile_definitions({target} PRIVATE GW_ONLY_F32 GW_LEVEL="${{CPU_LEVEL}}")
+target_compile_definitions({target} PRIVATE GW_ONLY_F32 GW_PLAIN_ROWS GW_LEVEL="${{CPU_LEVEL}}")
 """
 
 
@@ -249,8 +249,8 @@ memory. `--save`, `--load` and `--metrics` are those of the other targets.
 
 
 _DENSE = ("gemm", "rows", "spmm", "spmm_max")
-_TRAIN_CORE = ("abi", "csr", "features", "loss", "memory", "optim", "sddmm", "structure", *_DENSE)
-_PREDICT_CORE = ("abi", "csr", "memory", "sample", "structure", *_DENSE)
+_TRAIN_CORE = ("abi", "batch_norm", "csr", "features", "loss", "memory", "optim", "sddmm", "structure", *_DENSE)
+_PREDICT_CORE = ("abi", "batch_norm", "csr", "memory", "sample", "structure", *_DENSE)
 _HOST_HEADS = ("attention_kernels", "attention_operands", "attention_add", "attention_add2", "attention_dot")
 _KITS = {
     ("openmp", "train"): Kit(
@@ -260,7 +260,7 @@ _KITS = {
         "model.cpp",
         functools.partial(source_text, over_ranks=True),
         ("program", "program/mpi"),
-        (),
+        ("edge_weights",),
         ("main.cpp",),
         _TRAIN_CORE,
         _cmake_mpi,
@@ -270,9 +270,9 @@ _KITS = {
         "model.cpp",
         functools.partial(source_text, on_device=True),
         ("program", "program/cuda"),
-        (*_HOST_HEADS, "heads.cpp", "kernels.cpp", "memory.cpp"),
+        (*_HOST_HEADS, "heads.cpp", "kernels.cpp", "memory.cpp", "norms"),
         ("main.cpp",),
-        ("abi", "csr", "features", "structure"),
+        ("abi", "csr", "features", "loss", "structure"),
         _cmake_cuda,
         _readme_cuda,
         device_elements,
@@ -281,7 +281,10 @@ _KITS = {
         "model.cpp",
         lambda spec, steps, _: serving_text(spec, steps),
         ("program", "program/predict"),
-        ("main", "model", "dataset", "arrays", "features", "npz", "report", "random", "team"),
+        (
+            *("main", "model", "dataset", "arrays", "features", "npz", "report", "random", "team"),
+            *("scores", "entry_loss", "targets"),
+        ),
         ("graphweft_model.h", "example.c", "exports.map"),
         _PREDICT_CORE,
         _cmake_predict,

@@ -20,8 +20,11 @@ def source_text(spec: ProgramSpec, steps: Steps, data: str, over_ranks: bool = F
     With ``over_ranks`` each process has a share of the nodes: gradients are added up over all, from the moment when
     they are known to the update. With ``on_device`` functions of elements are in a file of their own.
     """
+    of_entries = "" if steps.plans.task == "classification" else '#include "entry_loss.h"\n'
     parts = [
-        _opening(spec, more_headers(steps, on_device) + (_RANKS if over_ranks else "")),
+        _opening(
+            spec, of_entries + more_headers(steps, on_device) + (_RANKS if over_ranks else ""), bool(steps.plans.ones)
+        ),
         _facts(spec, steps, data),
         *(declared_elements(steps) if on_device else elements(steps)),
         _state(steps, over_ranks),
@@ -34,6 +37,8 @@ def source_text(spec: ProgramSpec, steps: Steps, data: str, over_ranks: bool = F
     return "\n".join(parts)
 
 
+_NORMS = {"batch_norm", "batch_norm_grad", "normalise", "row_sum", "row_add", "col_scale", "multiply", "fill_cols"}
+_TASKS = {"classification": "classes", "multilabel": "labels", "regression": "values"}
 _RANKS = '#include "room.h"\n#include "team.h"\n'
 
 
@@ -52,19 +57,22 @@ def sizes_of(steps: Steps) -> tuple[int, int]:
 
 def more_headers(steps: Steps, on_device: bool = False) -> str:
     """What a model includes beside the usual kernels."""
-    attends = any("Attention<" in line for part in steps.evaluation for line in part.lines)
-    more = '#include "attention.h"\n' if attends else ""
+    parts = (steps.forward, steps.backward, steps.evaluation)
+    called = {line.partition("(")[0] for part in parts for statement in part for line in statement.lines}
+    more = '#include "attention.h"\n' if any(name.startswith("Attention<") for name in called) else ""
+    more += '#include "norms.h"\n' if called & _NORMS else ""
     return more + ('#include "graphweft/lanes.h"\n' if steps.nests and not on_device else "")
 
 
-def _opening(spec: ProgramSpec, more: str) -> str:
+def _opening(spec: ProgramSpec, more: str, begins_with_ones: bool) -> str:
+    standard = "#include <algorithm>\n\n" if begins_with_ones else ""
     return f"""// {title(spec)}, trained on all nodes at once.
 //
 // Each statement is one kernel; the line above it says what it does, the shape of its result and its bytes. All buffers
 // lie in one arena, and buffers that are not in use at the same time share their room.
 #include "model.h"
 
-{more}#include "memory.h"
+{standard}{more}#include "memory.h"
 #include "random.h"
 
 namespace program {{
@@ -76,6 +84,8 @@ def _facts(spec: ProgramSpec, steps: Steps, data: str) -> str:
     rows, (width, classes) = steps.plans.sizes.rows, sizes_of(steps)
     weights = sum(steps.parameters[name].count for name in steps.moments)
     more = ", true" if steps.plans.has_weights else ""
+    if steps.plans.task != "classification":
+        more = f"{more or ', false'}, Task::{_TASKS[steps.plans.task]}, {steps.plans.known}"
     path = "sparse" if steps.plans.is_sparse else "dense"
     return f"""// The graph that the plan was made for: orders of products and places of buffers follow from its sizes.
 constexpr int64_t nodes = {rows["V"]}, edges = {steps.plans.file_edges}, features = {width}, classes = {classes};
@@ -102,10 +112,9 @@ def _state(steps: Steps, over_ranks: bool) -> str:
         lines.insert(3, f"  const Room room{{nodes + graph.most_ghosts(), {steps.columns}}};")
         lines += ["  Sums sums;"]
     lines += [_member(buffer, steps) for buffer in buffers]
-    lines += ["", "  const Numbers<int64_t> labels, train;"]
+    lines += ["", *_labels(steps)]
     if steps.plans.rows is not None:
         lines += [
-            "  Numbers<int64_t> train_labels;",
             "  const Ids train_ids{train.data(), int64_t(train.size())};",
         ]
     if steps.plans.is_sparse:
@@ -129,7 +138,8 @@ def _state(steps: Steps, over_ranks: bool) -> str:
         lines.append(f"  gw_adam_tensor_f32 updates[{len(steps.gradients)}] = {{}};")
     else:
         lines.append(f"  gw_sgd_tensor_f32 updates[{len(steps.gradients)}] = {{}};")
-    given = ["labels(data.labels)", "train(data.split.train)"]
+    of_classes = steps.plans.task == "classification"
+    given = ["labels(data.labels)" if of_classes else "labels(data.entries)", "train(data.split.train)"]
     columns = "" if steps.by_column else ", false"
     normalize = str(steps.plans.is_normalized).lower()
     given += [f"x(data.read_sparse_features({normalize}{columns}))"] if steps.plans.is_sparse else []
@@ -142,6 +152,14 @@ def _state(steps: Steps, over_ranks: bool) -> str:
     told = told if len(told) <= 120 else f"{head}\n      : {', '.join(given)} {{}}"
     lines += ["", told, "};", ""]
     return "\n".join(lines)
+
+
+def _labels(steps: Steps) -> list[str]:
+    """The lists of labels, and of training nodes."""
+    kind = "int64_t" if steps.plans.task == "classification" else "float"
+    lines = [f"  const Numbers<{kind}> labels;"] if kind == "float" else []
+    lines.append(f"  const Numbers<int64_t> {'' if lines else 'labels, '}train;")
+    return lines if steps.plans.rows is None else [*lines, f"  Numbers<{kind}> train_labels;"]
 
 
 def _member(buffer: Buffer, steps: Steps) -> str:
@@ -176,7 +194,11 @@ def _constructor(steps: Steps) -> str:
     if "loop_weight" in steps.table.buffers:
         body.append("data.read_loop_weights(s.loop_weight.at);")
     if steps.plans.rows is not None:
-        body.append("for (const int64_t row : s.train) s.train_labels.push_back(s.labels[size_t(row)]);")
+        if steps.plans.task == "classification":
+            body.append("for (const int64_t row : s.train) s.train_labels.push_back(s.labels[size_t(row)]);")
+        else:
+            body += ["for (const int64_t row : s.train)", "  s.train_labels.insert(s.train_labels.end(),"]
+            body[-1] += " s.labels.data() + row * classes, s.labels.data() + (row + 1) * classes);"
     if steps.prepare:
         body += ["", "// Computed once."]
         body += statements(steps.prepare, steps)
@@ -185,6 +207,8 @@ def _constructor(steps: Steps) -> str:
     for name in steps.plans.fans:
         weight = f"s.{steps.parameters[name].name}"
         body.append(f"draws.glorot({weight}.at, {weight}.rows * {weight}.cols, {steps.plans.fans[name]});")
+    for name in sorted(steps.plans.ones):
+        body.append(f"std::fill_n(s.{steps.parameters[name].name}.at, {steps.parameters[name].count}, 1.0f);")
     body += ["", *_updates(steps)]
     return "\n".join([*lines, *indented(body), "}", "", "Model::~Model() = default;", ""])
 
@@ -233,11 +257,23 @@ def _step(steps: Steps, over_ranks: bool) -> str:
         own = " + uint64_t(Team::rank())" if over_ranks else ""  # each draws for its own nodes
         body.append(f"const uint64_t draw = epoch_key(seed{own}, epoch);")
     body += ["", "// Forward.", *statements(steps.forward, steps)]
-    kind, of = ("Loss", ", train_rows") if over_ranks else ("const Loss", "")
-    loss = f"{kind} loss = cross_entropy(s.{steps.logits}, {labels}.data(), {ids}, s.{steps.d_logits}.at{of});"
-    words = "softmax cross-entropy of the training nodes"
+    if steps.plans.task == "classification":
+        kind, call, of = "Loss", "cross_entropy(", ", train_rows" if over_ranks else ""
+        words = "softmax cross-entropy of the training nodes"
+    else:
+        of_labels = steps.plans.task == "multilabel"
+        kind, call, of = (
+            "EntryLoss",
+            f"entry_loss(Entries::{'binary' if of_labels else 'squared'}, ",
+            ", facts.expected.known",
+        )
+        words = f"{'binary cross-entropy' if of_labels else 'squared error'} of the known labels of the training nodes"
+    kind = kind if over_ranks else f"const {kind}"
+    ids = ids or "all_rows"
+    arguments = f"s.{steps.logits}, {labels}.data(), {ids}, s.{steps.d_logits}.at{of}"
+    loss = f"{kind} loss = {call}{arguments});"
     words += ", its gradient over the logits" if steps.logits == steps.d_logits else " and its gradient"
-    body += ["", f"// {words}", loss, *(["s.sums.start(loss);"] if over_ranks else [])]
+    body += ["", f"// {words}", *wrapped(loss), *(["s.sums.start(loss);"] if over_ranks else [])]
     body += ["", "// Backward.", *(_summed(steps) if over_ranks else statements(steps.backward, steps))]
     count = len(steps.gradients)
     body += [
@@ -246,9 +282,22 @@ def _step(steps: Steps, over_ranks: bool) -> str:
         *(["s.sums.finish();"] if over_ranks else []),
         f"check({'gw_sgd_f32' if sgd else 'gw_adam_f32'}(s.updates, {count}));",
     ]
+    body += _tracked(steps)
     body.append("return loss.mean();")
     seed, epoch = ("seed", "epoch") if steps.draws else ("/*seed*/", "/*epoch*/")
     return function(f"float Model::step(uint64_t {seed}, uint64_t {epoch})", body)
+
+
+def _tracked(steps: Steps) -> list[str]:
+    """Running statistics of batch norms move towards those of this step."""
+    lines = []
+    for name, found in steps.statistics.items():
+        mean, variance, count = (
+            steps.parameters[f"{name}.{part}"].name for part in ("running_mean", "running_var", "num_batches_tracked")
+        )
+        arguments = f"s.{found.name}, nodes, {steps.plans.momenta[name]!r}, s.{mean}, s.{variance}, s.{count}"
+        lines += wrapped(f"track({arguments});")
+    return ["", "// Running statistics.", *lines] if lines else []
 
 
 def _summed(steps: Steps) -> list[str]:
@@ -276,8 +325,9 @@ def _evaluate(steps: Steps) -> str:
 
 def _tensors(steps: Steps) -> str:
     lines = ["std::vector<Tensor> Model::weights() const {", "  const State& s = *state_;", "  return {"]
-    for name, shape in steps.plans.shapes.items():
-        lines.append(f"      {_tensor(name, shape, steps.parameters[name])},")
+    counters = steps.plans.counters  # first, so that each tensor lies at a multiple of its elements' size
+    for name in sorted(steps.plans.shapes, key=lambda name: name not in counters):
+        lines.append(f"      {_tensor(name, steps.plans.shapes[name], steps.parameters[name], name in counters)},")
     lines += ["  };", "}", "", "std::vector<Tensor> Model::optimizer_state() const {"]
     rows = []
     for name, found in steps.moments.items():
@@ -289,8 +339,9 @@ def _tensors(steps: Steps) -> str:
     return "\n".join([*lines, "  const State& s = *state_;", "  return {", *rows, "  };", "}", ""])
 
 
-def _tensor(name: str, shape: tuple[int, ...], buffer: Buffer) -> str:
-    return f'{{"{name}", {{{", ".join(map(str, shape))}}}, s.{buffer.name}.at}}'
+def _tensor(name: str, shape: tuple[int, ...], buffer: Buffer, counts: bool = False) -> str:
+    at = f"s.{buffer.name}, true" if counts else f"s.{buffer.name}.at"
+    return f'{{"{name}", {{{", ".join(map(str, shape))}}}, {at}}}'
 
 
 __all__ = ["more_headers", "sizes_of", "source_text", "title"]

@@ -40,8 +40,8 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes; all elements have four."""
-        return 4 * self.count
+        """Bytes: four an element, eight where it counts something."""
+        return self.count * (8 if self.ctype == "int64_t" else 4)
 
     @property
     def lifetime(self) -> Lifetime:

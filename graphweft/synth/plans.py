@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphweft import _config
 from graphweft._errors import ConfigError
@@ -27,6 +27,8 @@ from graphweft.train.edge_data import edge_data_of
 from graphweft.train.full_batch import FullBatch, features_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.settle import settle_features
+
+_NORMS = (nn.BatchNorm1d, nn.LayerNorm)
 
 
 class StepPlans(NamedTuple):
@@ -46,6 +48,11 @@ class StepPlans(NamedTuple):
         file_edges: Edges of the file; the plans may be for its graph less the self-loops.
         is_weighted: Whether the model reads weights of edges.
         has_weights: Whether the file has some.
+        task: What labels are: "classification", "multilabel" or "regression".
+        known: Labels of training nodes that are known, where nodes have several.
+        ones: Tensors that begin as ones.
+        counters: Tensors of integers.
+        momenta: How fast the running statistics of each batch norm move, by the name of the norm.
     """
 
     step: Plan
@@ -61,6 +68,11 @@ class StepPlans(NamedTuple):
     file_edges: int
     is_weighted: bool = False
     has_weights: bool = False
+    task: str = "classification"
+    known: int = 0
+    ones: frozenset[str] = frozenset()
+    counters: frozenset[str] = frozenset()
+    momenta: Mapping[str, float] = {}
 
 
 def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: bool = False) -> StepPlans:
@@ -80,7 +92,10 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: b
     edges = edge_data_of(model, ds, "use")
     if edges.weight is not None and spec.reduce == "max":
         raise ConfigError("reduce=max cannot be combined with edge_weight in a program; use reduce=sum or mean")
-    drawn = draws_of({**dict(model.named_parameters()), **dict(model.named_buffers())}, spec.seed)
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    norms = {name: module for name, module in model.named_modules() if isinstance(module, _NORMS)}
+    ones = frozenset(f"{name}.{part}" for name in norms for part in ("weight", "running_var")) & tensors.keys()
+    drawn = draws_of({name: tensor for name, tensor in tensors.items() if name not in ones}, spec.seed)
     optimizer = make_optimizer(model, spec.optimizer, spec.lr, spec.weight_decay, spec.weight_decay_on)
     batch = FullBatch(model, ds, x, optimizer, edge_data=edges, every_row=every_row)
     with torch.random.fork_rng(devices=[]):
@@ -88,7 +103,6 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: b
     step, evaluation, rows, sizes = batch.plans()
     named = {id(p): name for name, p in model.named_parameters()}
     groups = tuple({**group, "names": [named[id(p)] for p in group["params"]]} for group in optimizer.param_groups)
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     return StepPlans(
         step,
         evaluation,
@@ -103,7 +117,16 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: b
         ds.num_edges,
         edges.weight is not None,
         ds.edge_weight is not None,
+        ds.task,
+        int((~ds.y[ds.labelled("train")].isnan()).sum()) if ds.task != "classification" else 0,
+        ones,
+        _counters(tensors),
+        {name: float(norm.momentum or 0.0) for name, norm in norms.items() if isinstance(norm, nn.BatchNorm1d)},
     )
+
+
+def _counters(tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    return frozenset(name for name, tensor in tensors.items() if not tensor.is_floating_point())
 
 
 def prediction_plans(model: CompiledModule, ds: Dataset) -> StepPlans:
@@ -114,22 +137,33 @@ def prediction_plans(model: CompiledModule, ds: Dataset) -> StepPlans:
     Raises: ConfigError for data or a model that a program cannot hold.
     """
     _check_data(ds)
-    if edge_data_of(model, ds, "use").inputs is not None:
-        raise ConfigError(
-            f"data: expected no weights of edges, got some in {ds.name}: libraries that predict have none yet"
-        )
+    edges = edge_data_of(model, ds, "use")
     x = features_of(ds)
     x = torch.zeros(tuple(x.shape)) if isinstance(x, SparseFeatures) else x
     model.eval()
     with torch.no_grad():
-        arguments = model.arguments(ds.graph, x, None, None)
+        arguments = model.arguments(ds.graph, x, None, edges.inputs)
         plan = model.function.ready(arguments)
     if plan is None:
         raise ConfigError("model: expected one that kernels run, got one for the interpreter")
     sizes = measure_sizes(plan.compiled.program, arguments.named(), 0)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    return StepPlans(plan, plan, None, sizes, (), shapes, {}, 0, False, False, ds.num_edges)
+    return StepPlans(
+        plan,
+        plan,
+        None,
+        sizes,
+        (),
+        shapes,
+        {},
+        0,
+        False,
+        False,
+        ds.num_edges,
+        edges.weight is not None,
+        counters=_counters(tensors),
+    )
 
 
 def _check_data(ds: Dataset) -> None:
@@ -138,10 +172,6 @@ def _check_data(ds: Dataset) -> None:
         raise ConfigError(f"precision={_config.current().precision} cannot be combined with a float32 program")
     if ds.graph.is_typed:
         raise ConfigError(f"data: expected a graph without types, got {len(ds.graph.relations)} relations in {ds.name}")
-    if ds.task != "classification" or ds.y.dim() != 1:
-        raise ConfigError(
-            f"data: expected one class a node, got task {ds.task} in {ds.name}: programs have no other yet"
-        )
     if max(ds.num_nodes, ds.num_edges) >= 2**31:
         raise ConfigError(f"data: expected fewer than 2**31 nodes and edges, got {ds.num_nodes} and {ds.num_edges}")
 

@@ -21,7 +21,9 @@ def serving_text(spec: ProgramSpec, steps: Steps) -> str:
 
 def _opening(spec: ProgramSpec, steps: Steps) -> str:
     width, classes = sizes_of(steps)
-    more = more_headers(steps)
+    more, is_weighted = more_headers(steps), steps.plans.is_weighted
+    more += '#include "edge_weights.h"\n' if is_weighted else ""
+    of_edges, reads = ("; it reads weights of edges", ", true") if is_weighted else ("", "")
     return f"""// {title(spec)}: predictions.
 //
 // Each statement is one kernel; the line above it says what it does and the shape of its result, for the graph that the
@@ -32,17 +34,22 @@ def _opening(spec: ProgramSpec, steps: Steps) -> str:
 {more}
 namespace program {{
 
-// Features, classes, numbers in all weights, columns of all buffers together.
-const Serving serving = {{{width}, {classes}, {steps.arena_bytes // 4}, {steps.columns}}};
+// Features, classes, numbers in all weights, columns of all buffers together{of_edges}.
+const Serving serving = {{{width}, {classes}, {steps.arena_bytes // 4}, {steps.columns}{reads}}};
 """
 
 
 def _places(steps: Steps) -> str:
     lines = [
-        f'      {{"{name}", {{{", ".join(map(str, shape))}}}, {_first(steps, steps.parameters[name])}}},'
+        f'      {{"{name}", {{{", ".join(map(str, shape))}}}, {_place(steps, name)}}},'
         for name, shape in steps.plans.shapes.items()
     ]
     return "\n".join(["std::vector<Place> places() {", "  return {", *lines, "  };", "}", ""])
+
+
+def _place(steps: Steps, name: str) -> str:
+    """Where its numbers begin; those of a counter are not read."""
+    return "-1" if name in steps.plans.counters else str(_first(steps, steps.parameters[name]))
 
 
 def _first(steps: Steps, buffer: Buffer) -> int:
@@ -65,19 +72,34 @@ def _state(steps: Steps) -> str:
             when = f"steps {buffer.first} {last}"
             lines.append(f"  const Matrix {buffer.name}{{{at}, nodes, {buffer.cols}}};  // {when}")
     lines += ["", "  const Graph graph;"]
+    if steps.plans.is_weighted:
+        lines.append("  const Numbers<float> edge_weight;")
     lines += [f"  const Graph {name} = {made};" for name, made in steps.graphs.items()]
     lines += [f"  const gw_adjacency {name} = {graph}.{form}();" for name, (graph, form) in steps.forms.items()]
     lines.insert(1, "  const float* const weights;")
-    given = "weights(numbers), nodes(count), room(count), graph(over)"
+    bare = _is_bare(steps)
+    given = f"weights(numbers), nodes(count), room(count), graph(over{'.without_loops()' if bare else ''})"
     head = "State(const float* numbers, const Graph& over, int64_t count)"
+    if steps.plans.is_weighted:
+        of_edges = "weights_without_loops(over, by_edge)" if bare else "by_edge, by_edge + over.num_edges()"
+        given, head = f"{given}, edge_weight({of_edges})", f"{head[:-1]}, const float* by_edge)"
     return "\n".join([*lines, "", f"  {head}", f"      : {given} {{}}", "};", ""])
 
 
+def _is_bare(steps: Steps) -> bool:
+    """Whether the plan is for a graph less its self-loops."""
+    return steps.plans.is_weighted and "loop_weight" in steps.table.buffers
+
+
 def _constructor(steps: Steps) -> str:
-    head = "Pass::Pass(const float* weights, const Graph& graph, int64_t nodes)"
+    by_edge = "edge_weights" if steps.plans.is_weighted else "/*edge_weights*/"
+    head = f"Pass::Pass(const float* weights, const Graph& graph, int64_t nodes, const float* {by_edge})"
     body = statements(steps.prepare, steps)
+    if "loop_weight" in steps.table.buffers:
+        body.insert(0, "read_loop_weights(graph, edge_weights, nodes, s.loop_weight.at);")
     body = ["State& s = *state_;", "// Of the graph alone.", *body] if body else []
-    made = function(f"{head}\n    : state_(std::make_unique<State>(weights, graph, nodes))", body)
+    arguments = "weights, graph, nodes" + (", edge_weights" if steps.plans.is_weighted else "")
+    made = function(f"{head}\n    : state_(std::make_unique<State>({arguments}))", body)
     return f"{made}\nPass::~Pass() = default;\n"
 
 

@@ -44,6 +44,7 @@ class ProgramSpec:
         layers: Number of layers.
         hidden: Width of the hidden layers.
         heads: Heads of hidden layers with attention.
+        out_heads: Heads of the last layer with attention, averaged.
         attention_dropout: Probability of dropping the softmax weight of an edge; None is ``dropout``.
         value_dropout: Of a GAT: probability of dropping a value that attention sums.
         hops: How often an APPNP propagates rows.
@@ -57,6 +58,7 @@ class ProgramSpec:
         lr: Learning rate.
         weight_decay: Strength of the L2 penalty.
         weight_decay_on: "all" parameters, or those of the "first" layer only.
+        norm: "batch" or "layer" after every layer but the last; "none" for neither.
         normalize: "row" divides the features of a node by their sum, "none" leaves them.
         epochs: Epochs that the program trains unless told otherwise.
         eval_every: Evaluate after every so many epochs.
@@ -80,6 +82,7 @@ class ProgramSpec:
     layers: int = TrainSpec.layers
     hidden: int = TrainSpec.hidden
     heads: int = TrainSpec.heads
+    out_heads: int = TrainSpec.out_heads
     attention_dropout: float | None = TrainSpec.attention_dropout
     value_dropout: float = TrainSpec.value_dropout
     hops: int = TrainSpec.hops
@@ -93,6 +96,7 @@ class ProgramSpec:
     lr: float = TrainSpec.lr
     weight_decay: float = TrainSpec.weight_decay
     weight_decay_on: str = TrainSpec.weight_decay_on
+    norm: str = TrainSpec.norm
     normalize: str = TrainSpec.normalize
     epochs: int = TrainSpec.epochs
     eval_every: int = TrainSpec.eval_every

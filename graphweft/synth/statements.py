@@ -26,9 +26,11 @@ class Scene(Protocol):
 
     Attributes:
         implicit: Whether gradients by sparse features read them by row.
+        lacks: Kernels that the target has none of.
     """
 
     implicit: bool
+    lacks: frozenset[str]
 
     def matrix(self, value: Value) -> str:
         """The matrix of an operand."""
@@ -75,6 +77,8 @@ Printer = Callable[[KernelCall, Scene], list[str]]
 
 def print_call(call: KernelCall, scene: Scene) -> list[str]:
     """The statements of one call. Raises: ConfigError naming a part that programs do not have."""
+    if call.kernel in scene.lacks:
+        raise _refused(call, "programs of this target come later; target=openmp has them")
     printer = _PRINTERS.get(call.kernel)
     if printer is None:
         what = _LATER.get(call.kernel, "this kernel")
@@ -287,7 +291,7 @@ def _reduce(call: KernelCall, scene: Scene) -> list[str]:
 
 def _pow(call: KernelCall, scene: Scene) -> list[str]:
     exponent = call.value["exponent"]
-    if exponent not in (-0.5, -1.0):
+    if exponent not in (-0.5, -1.0, -1.5):
         raise _refused(call, f"the exponent {exponent} comes later")
     more = repr(float(call.value["eps"])) if call.value.get("eps") else ""
     return [_call("power", scene.matrix(_value(call, "x0")), repr(exponent), scene.made(call, "out"), more)]
@@ -362,7 +366,87 @@ def _einsum(call: KernelCall, scene: Scene) -> list[str]:
     return [_call("head_outer", *both, heads, out, room)]
 
 
+def _norm(call: KernelCall, scene: Scene) -> str:
+    """What a norm learned, its epsilon, and whether the result is cut at 0."""
+    weight, bias = (
+        scene.numbers(_value(call, role)) if call.reading(role) is not None else "nullptr"
+        for role in ("weight", "bias")
+    )
+    return f"Norm{{{weight}, {bias}, {float(call.get('eps'))!r}{', true' if call.get('relu') else ''}}}"
+
+
+def _batch_norm(call: KernelCall, scene: Scene) -> list[str]:
+    _only(call, "x", "weight", "stats")
+    x, norm, out = scene.matrix(_value(call, "x")), _norm(call, scene), scene.made(call, "out")
+    if call.reading("stats") is not None:
+        stats, width = scene.matrix(_value(call, "stats")), _value(call, "x").tensor.dims[0]
+        return [_call("normalise", x, f"{stats}.at", f"{stats}.at + {width}", norm, out)]
+    return [_call("batch_norm", x, norm, scene.made(call, "stats"), out)]
+
+
+def _normalise(call: KernelCall, scene: Scene) -> list[str]:
+    _only(call, "x", "mean", "variance", "weight")
+    x, mean, variance = scene.matrix(_value(call, "x")), *(scene.numbers(_value(call, r)) for r in ("mean", "variance"))
+    return [_call("normalise", x, mean, variance, _norm(call, scene), scene.made(call, "out"))]
+
+
+def _batch_norm_grad(call: KernelCall, scene: Scene) -> list[str]:
+    _only(call, "x", "stats", "dy", "weight")
+    if call.writing("products") is None or call.writing("sums") is None:
+        raise _refused(call, "gradients of some operands come later")
+    x, stats, dy = (scene.matrix(_value(call, role)) for role in ("x", "stats", "dy"))
+    of_vectors = [f"{scene.made(call, role)}.at" for role in ("products", "sums")]
+    return [_call("batch_norm_grad", x, stats, dy, _norm(call, scene), scene.made(call, "out"), *of_vectors)]
+
+
+def _row_sum(call: KernelCall, scene: Scene) -> list[str]:
+    return [_call("row_sum", scene.matrix(_value(call, "x0")), scene.made(call, "out"))]
+
+
+def _mul(call: KernelCall, scene: Scene) -> list[str]:
+    x, y = _value(call, "x0"), _value(call, "x1")
+    if (x.tensor.rows, x.tensor.dims) != (y.tensor.rows, y.tensor.dims):
+        raise _refused(call, "operands of several shapes come later")
+    return [_call("multiply", scene.matrix(x), scene.matrix(y), scene.made(call, "out"))]
+
+
+def _with_vector(call: KernelCall, scene: Scene) -> list[str]:
+    """Rows and a number for every row, or for every column."""
+    x, by = scene.matrix(_value(call, "x0")), scene.numbers(_value(call, "x1"))
+    return [_call(call.kernel, x, by, scene.made(call, "out"))]
+
+
+def _fill_cols(call: KernelCall, scene: Scene) -> list[str]:
+    return [_call("fill_cols", scene.numbers(_value(call, "x0")), scene.made(call, "out"))]
+
+
+def _sum_dims(call: KernelCall, scene: Scene) -> list[str]:
+    """Over heads."""
+    x = _value(call, "x0")
+    if len(x.tensor.dims) != 2 or call.value["axes"] != (0,):
+        raise _refused(call, "sums over other dimensions come later")
+    return [_call("sum_heads", scene.matrix(x), str(x.tensor.dims[0]), scene.made(call, "out"))]
+
+
+def _expand(call: KernelCall, scene: Scene) -> list[str]:
+    """The same row for every head."""
+    x, dims = _value(call, "x0"), call.value.tensor.dims
+    if len(dims) != 2 or x.tensor.dims != (1, dims[1]):
+        raise _refused(call, "other repeated rows come later")
+    return [_call("repeat_heads", scene.matrix(x), str(dims[0]), scene.made(call, "out"))]
+
+
 _PRINTERS: dict[str, Printer] = {
+    "batch_norm": _batch_norm,
+    "batch_norm_grad": _batch_norm_grad,
+    "normalise": _normalise,
+    "row_sum": _row_sum,
+    "row_add": _with_vector,
+    "col_scale": _with_vector,
+    "mul": _mul,
+    "fill_cols": _fill_cols,
+    "sum_dims": _sum_dims,
+    "expand": _expand,
     "attention": _attention,
     "attention_grad": _attention_grad,
     "einsum": _einsum,

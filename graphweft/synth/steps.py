@@ -51,6 +51,16 @@ _WORDS = {
     "einsum": "by_head",
     "ewise": "elements",
     "row_nest": "elements",
+    "batch_norm": "normed",
+    "normalise": "normed",
+    "batch_norm_grad": "normed",
+    "row_sum": "row_sum",
+    "row_add": "shifted",
+    "col_scale": "scaled",
+    "mul": "multiplied",
+    "fill_cols": "filled",
+    "sum_dims": "over_heads",
+    "expand": "by_head",
 }
 _FORMS = {
     "in_edges": "edges",
@@ -86,6 +96,7 @@ class Steps:
             by columns, and a room of their own. None where the arena has them, too.
         parameters: Buffers of parameters and of the model's other tensors by their name in the model.
         gradients: Buffers of gradients by the name of the parameter.
+        statistics: Means and variances that each batch norm made of its rows, by the name of the norm.
         moments: What the optimiser remembers of each parameter that it moves.
         logits: The matrix that the loss reads; its gradient is in ``d_logits``, which may be the same.
         d_logits: As above.
@@ -105,6 +116,7 @@ class Steps:
     forms: dict[str, tuple[str, str]] = field(default_factory=dict)
     parameters: dict[str, Buffer] = field(default_factory=dict)
     gradients: dict[str, Buffer] = field(default_factory=dict)
+    statistics: dict[str, Buffer] = field(default_factory=dict)
     moments: dict[str, tuple[Buffer, ...]] = field(default_factory=dict)
     logits: str = ""
     d_logits: str = ""
@@ -126,6 +138,7 @@ class Manner(NamedTuple):
         implicit: Gradients by sparse features read them by row, so that they are not kept by column.
         on_device: Gradients of attention that is scored by products of rows have room for numbers of every edge.
         edges_bring_weights: Weights lie beside the edges of every form, not in one list by edge number.
+        lacks: Kernels that the target has none of.
     """
 
     any_size: bool = False
@@ -133,6 +146,7 @@ class Manner(NamedTuple):
     implicit: bool = False
     on_device: bool = False
     edges_bring_weights: bool = False
+    lacks: frozenset[str] = frozenset()
 
 
 def steps_of(plans: StepPlans, manner: Manner | None = None) -> Steps:
@@ -153,7 +167,7 @@ class _Walk:
         symbols = {"V": ("nodes", rows["V"]), "R": ("train_rows", rows.get("R", 0))}
         self.steps = Steps(plans, Table(symbols))
         self.plans, self.now, self._manner = plans, 0, manner
-        self.implicit = manner.implicit
+        self.implicit, self.lacks = manner.implicit, manner.lacks
         self._given = ""  # a buffer that the caller has
         self._kept: dict[str, Any] = {}  # what was prepared, by the structure of its expression
         self._bound: dict[Value, Any] = {}
@@ -164,9 +178,7 @@ class _Walk:
     def run(self) -> Steps:
         """Everything, then a place for every buffer."""
         steps, plans = self.steps, self.plans
-        for name, shape in plans.shapes.items():
-            steps.parameters[name] = made = steps.table.add(_identifier(name), None, shape, 0)
-            made.last = ALWAYS
+        self._add_parameters()
         self._add_moments()
         for plan in (plans.step, plans.evaluation):
             self._open(plan)
@@ -184,6 +196,8 @@ class _Walk:
         for name, value in outputs.items():
             if name.startswith("grad:") and name[5:] in steps.moments:
                 steps.gradients[name[5:]] = self._read(value)
+            if name.endswith(".stats"):
+                steps.statistics[name.removesuffix(".stats")] = self._read(value)
         self._evaluate()
         self._settle(prepared)
         return steps
@@ -192,9 +206,7 @@ class _Walk:
         """What is computed of a graph, then what is computed of its features."""
         steps, plan = self.steps, self.plans.evaluation
         self._given = "x"
-        for name, shape in self.plans.shapes.items():
-            steps.parameters[name] = made = steps.table.add(_identifier(name), None, shape, 0)
-            made.last = ALWAYS
+        self._add_parameters()
         self._open(plan)
         self._prepare(plan, lambda part: "x" not in part)
         prepared = self.now
@@ -205,6 +217,16 @@ class _Walk:
         steps.evaluation = [*of_features, *steps.evaluation]
         self._settle(prepared)
         return steps
+
+    def _add_parameters(self) -> None:
+        """All tensors of the model; a prediction has no use for those that count."""
+        for name, shape in self.plans.shapes.items():
+            is_counter = name in self.plans.counters
+            if is_counter and self._manner.any_size:
+                continue
+            ctype = "int64_t" if is_counter else "float"
+            self.steps.parameters[name] = made = self.steps.table.add(_identifier(name), None, shape, 0, ctype)
+            made.last = ALWAYS
 
     def _add_moments(self) -> None:
         """State of the optimiser; of SGD without momentum none."""
@@ -330,7 +352,7 @@ class _Walk:
             if call.kernel == "dropout" and call.value.inputs[0].tensor.sparse:
                 self._bound[call.value] = call.value  # read through ``features``
                 continue
-            if call.kernel == "reshape":
+            if call.kernel in ("reshape", "detach"):
                 self._bound[call.value] = self._bound[call.value.inputs[0]]  # the same numbers
                 continue
             if call.kernel == "ewise" and not call.value.tensor.dtype.is_floating_point:
@@ -408,7 +430,7 @@ class _Walk:
             return str(self._bound[value].name)
         kind = value.type
         assert isinstance(kind, TensorType)  # graphs are made elsewhere
-        word = {"col_sum": "col_sum", "arg": "arg", "stats": "stats"}.get(role) or _WORDS.get(call.kernel, call.kernel)
+        word = role if role in ("col_sum", "arg", "stats", "products", "sums") else _WORDS.get(call.kernel, call.kernel)
         name = self._wanted.get(value) or f"{self._prefix}{word}{self._names[value].removeprefix('%')}"
         ctype = "float" if kind.dtype.is_floating_point else "int32_t"
         found = self.steps.table.add(_identifier(name), kind.rows, kind.dims, self.now, ctype)

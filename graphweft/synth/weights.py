@@ -26,6 +26,7 @@ from graphweft.train.trainer import Trainer
 
 _KEPT = ("exp_avg", "exp_avg_sq", "step")  # of Adam, in the order of a program
 _STATE = "optimizer."
+_DTYPES = (torch.float32, torch.int64)  # numbers, and counts of batches
 
 
 def save_weights(trainer: Trainer, path: str | os.PathLike[str]) -> None:
@@ -41,10 +42,12 @@ def save_weights(trainer: Trainer, path: str | os.PathLike[str]) -> None:
         tensors |= {f"{_STATE}{key}.{name}": found[key] for key in _KEPT if key in found}
     header: dict[str, Any] = {"__metadata__": {"epochs": str(state["epoch"])}}
     parts, end = [], 0
-    for name, tensor in tensors.items():
-        parts.append(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+    for name, tensor in sorted(tensors.items(), key=lambda item: item[1].is_floating_point()):  # as in a program
+        counts = not tensor.is_floating_point()
+        parts.append(tensor.detach().to("cpu", torch.int64 if counts else torch.float32).numpy().tobytes())
         begin, end = end, end + len(parts[-1])
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        dtype = "I64" if counts else "F32"
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text = text.ljust(-(-len(text) // 8) * 8)
     write_atomic(Path(path), lambda file: file.write(b"".join([struct.pack("<Q", len(text)), text, *parts])))
@@ -61,8 +64,9 @@ def load_weights(trainer: Trainer, path: str | os.PathLike[str]) -> None:
     given = {name: tensor for name, tensor in tensors.items() if not name.startswith(_STATE)}
     shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
     for name, tensor in wanted.items():
-        if shapes.get(name) != tuple(tensor.shape):
+        if shapes.get(name) != tuple(tensor.shape) or given[name].dtype != tensor.dtype:
             got = f"shape {shapes[name]}" if name in shapes else "none"
+            got = got if name not in given or given[name].dtype == tensor.dtype else str(given[name].dtype)
             raise CheckpointError(f"{path}: expected {name} of shape {tuple(tensor.shape)}, got {got}")
     if others := sorted(given.keys() - wanted.keys()):
         raise CheckpointError(f"{path}: expected the tensors of this model alone, got {others[0]}")
@@ -89,7 +93,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], int]:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 no dict
             epochs = int((file.metadata() or {}).get("epochs", 0))
-        if others := [f"{name} of {x.dtype}" for name, x in tensors.items() if x.dtype != torch.float32]:
+        if others := [f"{name} of {x.dtype}" for name, x in tensors.items() if x.dtype not in _DTYPES]:
             raise ValueError(others[0])
         return tensors, epochs
     except (ValueError, SafetensorError) as failure:

@@ -12,7 +12,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from graphweft._memory import POOL
 from graphweft.cost import Works
 from graphweft.data.dataset import Dataset
 from graphweft.data.synthetic import synthetic
+from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN
 from graphweft.nn.gin import GIN
@@ -65,6 +66,8 @@ def measure() -> Machine:
         if time.perf_counter() - begun > _SECONDS:
             break
         samples += [*_epochs(ds, model, "full"), *_epochs(ds, model, "mini", size)]
+        if size == _BATCHES[0]:  # as within a budget that leaves no room for batches ahead
+            samples += _epochs(ds, model, "mini", _BATCHES[-1], [CoreSplit(0, 0)])
         POOL.trim()
     costs = kernels.fit_sums(samples, _WEIGHT)
     errors = [abs(sum(n * costs.seconds(work) for work, n in works) / seconds - 1) for works, seconds in samples]
@@ -81,14 +84,19 @@ def _cases() -> Iterator[tuple[Dataset, CompiledModule]]:
             yield ds, kind(ds.num_features, width, ds.num_classes, num_layers=layers)
 
 
-def _epochs(ds: Dataset, model: CompiledModule, mode: str, batch_size: int = 0) -> list[Sample]:
+def _epochs(
+    ds: Dataset, model: CompiledModule, mode: str, batch_size: int = 0, ways: Sequence[CoreSplit] = ()
+) -> list[Sample]:
     """What an epoch does, and its median seconds; empty where that cannot be told.
 
-    Evaluations in between are not timed, but what they leave in the caches is as in any other run.
+    ``ways``: how batches are prepared; none: as usual. Evaluations in between are not timed, but what they leave in the
+    caches is as in any other run.
     """
     drawn: dict[str, Any] = {"batch_size": batch_size} if mode == "mini" else {}
     trainer = Trainer(model, ds, mode=mode, **drawn)
     steps = trainer._batch
+    if ways and isinstance(steps, MiniBatch):
+        steps.loader.keep_ways(ways)
     trainer.prepare()
     if isinstance(steps, FullBatch):
         works, walks = full_works(steps)
@@ -97,7 +105,8 @@ def _epochs(ds: Dataset, model: CompiledModule, mode: str, batch_size: int = 0) 
         if steps.staged_plan() is None:
             return []
         works, walks = mini_works(steps)
-        trainer.fit(min(_MOST, -(-_SETTLED // max(1, len(steps.loader) - 2))))
+        tries = _SETTLED if len(steps.loader.tried) > 1 else 1
+        trainer.fit(min(_MOST, -(-tries // max(1, len(steps.loader) - 2))))
     begun = trainer.epoch
     records = list(trainer.fit(_EPOCHS if mode == "full" else 2))[max(begun, 1) :]
     seconds = statistics.median(record.epoch_seconds for record in records)

@@ -105,6 +105,12 @@ class Loop:
         """The rates of ``optimizer``."""
         return LearningRate(optimizer, self.chosen.scheduler, self.chosen.warmup, self.higher, self.rule)
 
+    def needs_validation(self, patience: int, watches: bool) -> str:
+        """The option that needs validation labels, as messages name it; empty where none does."""
+        if patience:
+            return f"patience={patience}"
+        return "scheduler=plateau" if watches else f"best={self.chosen.best}" if self.chosen.best else ""
+
     def identity(self, rate: LearningRate) -> dict[str, Any]:
         """The choices that change the numbers, for checkpoints, where they are not as without the user's doing."""
         chosen = self.chosen

@@ -185,8 +185,7 @@ class FullBatch(Steps):
         rows = self.ds.num_nodes if wanted is None else wanted.numel()
         loss = loss_bytes(rows, self.ds.num_classes)
         base = base_needs(self.ds, self.model, budget)
-        records = "seed" not in step.fixed and not any(map(step.interprets, (*step.forward, *step.backward)))
-        return full_needs(base, self.ds, (step, evaluation), sizes, loss, not self._keep_features, records)
+        return full_needs(base, self.ds, (step, evaluation), sizes, loss, not self._keep_features, is_recorded(step))
 
     def _compile(self, model: CompiledModule) -> None:
         """Compiles the passes of an evaluation and of a step, hoists, and records the step where that can be done."""
@@ -404,6 +403,11 @@ def is_plain(model: nn.Module) -> TypeGuard[CompiledModule]:
         and not model.runs_apart()
         and not is_parametrized(model)
     )
+
+
+def is_recorded(step: Plan) -> bool:
+    """Whether the calls of a step are recorded once and replayed."""
+    return "seed" not in step.fixed and not any(map(step.interprets, (*step.forward, *step.backward)))
 
 
 def is_hooked(model: nn.Module) -> bool:

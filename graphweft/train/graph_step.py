@@ -80,16 +80,16 @@ class GraphStep:
         found: Found = self._run(self._loss(labels), given) if tape is None else tape.replay(given)
         return found
 
-    @staticmethod
-    def inputs(batch: Any, labels: Tensor, seed: int) -> Inputs:
+    def inputs(self, batch: Any, labels: Tensor, seed: int) -> Inputs:
         """What a step reads."""
-        return Inputs(batch.graph, {"x": batch.x}, batch.ptr, {"labels": labels}, seed, batch.of_graphs)
+        hoisted = self._calls.hoisted(batch.graph, batch.x)
+        return Inputs(batch.graph, {"x": batch.x}, batch.ptr, {"labels": labels}, seed, batch.of_graphs, hoisted)
 
     def key(self, given: Inputs) -> tuple[Any, ...]:
         """What a tape serves: a class of sizes, and all that stays."""
         x, labels, drop = given.rows["x"], given.fixed["labels"], self._model.drop
         counts = given.graph.num_nodes.bit_length(), given.graph.num_edges.bit_length()
-        return (*counts, x.dtype, x.shape[1], labels.shape, labels.dtype, drop.p, drop.training)
+        return (*counts, given.is_unsteady, x.dtype, x.shape[1], labels.shape, labels.dtype, drop.p, drop.training)
 
     def _tape(self, given: Inputs) -> GraphTape | None:
         x, labels = given.rows["x"], given.fixed["labels"]
@@ -105,10 +105,11 @@ class GraphStep:
         return known
 
     def _record(self, given: Inputs) -> GraphTape | None:
-        if not self._calls.may_record(given.graph, given.rows["x"]):
+        if not self._calls.may_record(given):
             return None
         head = [t for t in (self._model.head.weight, self._model.head.bias) if t is not None]
-        corners = corners_of(given, class_of(given.graph.num_nodes), class_of(given.graph.num_edges))
+        sizes = class_of(given.graph.num_nodes), class_of(given.graph.num_edges)
+        corners = corners_of(given, *sizes, self._calls.hoisted)
         body = partial(self._run, self._loss(given.fixed["labels"]))
         return GraphTape.record(body, corners, [*self._calls.parameters.values(), *head])
 
@@ -116,7 +117,7 @@ class GraphStep:
         """Call by call."""
         assert given.of_graphs is not None  # it was given
         with torch.no_grad():
-            outputs, pullback = self._calls.run(given.graph, given.rows["x"], given.key)
+            outputs, pullback = self._calls.run(given.graph, given.rows["x"], given.key, given.hoisted)
             stored = {name: tensor for name, tensor in outputs.items() if name != "out"}
             read, back = self._reader.run(given.of_graphs, given.rows["x"], outputs["out"])
             del outputs

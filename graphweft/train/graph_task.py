@@ -38,7 +38,7 @@ from graphweft.train.graph_reading import Reader
 from graphweft.train.graph_step import GraphStep, has_linear_head
 from graphweft.train.macro import MacroRun
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.options import GRAPH_TASKS, USUAL_BATCH, USUAL_GRAPHS
+from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, USUAL_BATCH, USUAL_GRAPHS
 from graphweft.train.samplers import AnySampler
 from graphweft.train.target import Recorded
 
@@ -61,6 +61,8 @@ def for_rows(task: Any, mode: Any, ds: Any, batch_size: Any) -> tuple[Any, Any, 
                 f"{name}: expected a set of graphs for the task {task}, got one graph; gw.GraphDataset is one"
             )
         return for_edges(task, asked, ds, USUAL_BATCH if batch_size is None else batch_size)
+    if task == "edge" or task in EDGE_TASKS:
+        raise DataError(f"{ds.name}: expected labels of edges for the task {task}, got labels of graphs")
     if task not in ("nodes", "graphs", *GRAPH_TASKS):  # links between nodes; an unknown one is told of where all are
         return task, mode, ds, USUAL_BATCH if batch_size is None else batch_size
     ds = GraphDataset.of(ds) if isinstance(ds, Dataset) else ds
@@ -166,6 +168,7 @@ class GraphTask(MiniBatch):
         if isinstance(self.x, SparseFeatures):  # batches have few columns and many rows
             self.x = self.x.to_dense()
         self._call = caller_of(self.model)
+        check_width(self.model, self.x)
         rows = torch.unique(self.rows["train"], sorted=True)
         return _Loader(_Sources(self), batch_size, shuffle=True, seed=seed, graphs=rows), None
 
@@ -302,11 +305,21 @@ def _on_graphs(call: _Call, batch: GraphBatch, columns: int) -> Tensor:
     given = {"edge_weight": batch.edge_weight, "edge_attr": batch.edge_attr}
     out = call(batch, {name: rows for name, rows in given.items() if rows is not None})
     expected = (batch.num_graphs, columns)
+    if columns == 1 and isinstance(out, Tensor) and tuple(out.shape) == expected[:1]:
+        return out[:, None]
     if not isinstance(out, Tensor) or tuple(out.shape) != expected:
         got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         hint = "; gw.nn.GraphModel reads out one row a graph"
         raise ShapeError(f"model: expected a row for each graph, of shape {expected}, got {got}{hint}")
     return out
+
+
+def check_width(model: nn.Module, x: Tensor) -> None:
+    """Features have the columns that the node model reads. Raises: ShapeError."""
+    encoder = getattr(model, "encoder", None)
+    if isinstance(model, GraphModel) and isinstance(encoder, CompiledModule) and x.shape[1] != encoder.in_features:
+        who, expected = type(model).__name__, encoder.in_features
+        raise ShapeError(f"{who}: expected features with {expected} columns, got shape {tuple(x.shape)}")
 
 
 def caller_of(model: nn.Module) -> _Call:

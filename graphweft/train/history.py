@@ -8,6 +8,7 @@ lines of epochs that are done again and whatever a dying process left half writt
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, overload
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from graphweft import _html
-from graphweft._errors import CheckpointError
+from graphweft._errors import CheckpointError, DataWarning
 from graphweft.train.atomic import write_atomic
 from graphweft.train.options import STOP_ON
 from graphweft.train.plot import picture_of, write_picture
@@ -64,7 +65,7 @@ class History:
         self.predicted: dict[str, float] = {}
         self.measured: dict[str, float] = {}
         self._score, self._loss = -math.inf, math.inf  # the best so far; a higher score is a better one
-        self._improved = since
+        self._improved, self._told_undefined = since, False
         for record in records or []:
             self.append(record)
 
@@ -88,6 +89,10 @@ class History:
         """Notes whether ``record`` is the best so far and whether it is an improvement."""
         score = self.judged(record)
         if score is None:
+            if not self._told_undefined and record.score("val") is not None:
+                self._told_undefined = True
+                where = "best: expected a metric that the validation part defines"
+                warnings.warn(f"{where}, got {self.best_by}, which has no value there (one class?)", DataWarning, 5)
             return
         loss = math.inf if record.val_loss is None else record.val_loss
         both = self.best_by == "both"  # equals count, as in that program

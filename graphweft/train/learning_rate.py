@@ -14,7 +14,7 @@ from typing import Any
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from graphweft._errors import ConfigError
+from graphweft._errors import ConfigError, UserCodeError
 from graphweft.train.loop_options import SCHEDULES, check_schedule
 
 
@@ -91,7 +91,11 @@ class LearningRate:
             if seen is not None:
                 self._plateau.step(seen)
         elif self._schedule is not None:
-            self._schedule.step()
+            try:
+                self._schedule.step()
+            except Exception as failure:  # a scheduler of a fixed length that is over, or code of the user's own
+                text = " ".join(str(failure).split())
+                raise UserCodeError(f"scheduler: {type(failure).__name__} after epoch {epoch}: {text}") from failure
 
     def identity(self) -> str:
         """What decides the rates, for checkpoints: the name, or the class and its numbers as it was made."""

@@ -140,7 +140,8 @@ class MiniBatch(Steps):
         if prepare != "whole" and macro is not None:
             raise ConfigError("prepare='subtasks' cannot be combined with macro")
         if macro is not None and not self.fanouts:
-            raise ConfigError("macro cannot be combined with a sampler other than neighbor")
+            what = "a set of graphs" if self.sampler is None else "a sampler other than neighbor"
+            raise ConfigError(f"macro cannot be combined with {what}")
         self._given = batch_size, seed, macro, prepare
         self.loader, self.macro = self._load()
         self._key = key

@@ -32,6 +32,7 @@ TASKS = (
 )  # "graphs" and "edge": as the labels are
 USUAL_BATCH, USUAL_GRAPHS = 1024, 128  # training nodes, or edges, of a step; graphs
 MODES = ("full", "mini", "macro", "auto", "mapped")
+READOUTS = ("sum", "mean", "max")
 STOP_ON = ("accuracy", "loss", "both")
 PREPARE = ("whole", "subtasks")
 CUDA_GRAPHS = ("auto", "on", "off")
@@ -41,6 +42,17 @@ HALO = ("exact", "bf16", "int8", "stale", "sampled")
 LAST = "last.pt"  # the last checkpoint, in a run folder
 MOST_REUSE = 4  # times that a group of parts is gone through; Hanoi's bound
 SAMPLERS = ("neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs")
+
+
+def check_readout(text: Any) -> None:
+    """Readouts of graphs by name, joined by "+". Raises: ConfigError.
+
+    Example:
+        >>> check_readout("sum+mean+max")
+    """
+    kinds = text.split("+") if isinstance(text, str) else []
+    if not kinds or any(kind not in READOUTS for kind in kinds):
+        raise ConfigError(f"readout: expected some of {', '.join(READOUTS)}, joined by +, got {text!r}")
 
 
 def check_integer(name: str, value: Any, least: int, most: int | None = None) -> None:

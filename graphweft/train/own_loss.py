@@ -7,6 +7,7 @@ whose loss and gradient are torch's. The usual loss without further ado stays wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -77,7 +78,15 @@ class OwnLoss(Target):
 
     def mean_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The user's loss."""
-        return called(self._function, self._name, self.aligned(outputs), labels)
+        loss = called(self._function, self._name, self.aligned(outputs), labels)
+        if loss.is_cpu and math.isnan(loss.item()) and labels.is_floating_point() and not bool(outputs.isnan().any()):
+            unknown = int(labels.isnan().sum())
+            if unknown:
+                raise ConfigError(
+                    f"{self._name}: expected a loss that leaves unknown labels out (nan: {unknown} of "
+                    f"{labels.numel()}), got nan; known = ~labels.isnan() picks the others"
+                )
+        return loss
 
     def row_losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """There are none. Raises: ConfigError."""
@@ -122,6 +131,8 @@ class WeightedClasses(OwnLoss):
         """Balances the classes of the training labels ``y[train]``."""
         if self._balanced:
             self.class_weight = balanced(y[train], self._classes)
+        elif self.class_weight is not None and train.numel() and not bool(self.class_weight[y[train]].any()):
+            raise ConfigError("class_weight: expected a number above 0 for some class of the training labels, got 0")
 
     def _cross_entropy(self, outputs: Tensor, labels: Tensor) -> Tensor:
         weight = None if self.class_weight is None else self.class_weight.to(outputs.dtype)
@@ -140,7 +151,8 @@ def with_loss(base: Target, loss: Any, class_weight: Any, smoothing: float, clas
             continue
         shown = value if isinstance(value, str | int | float) else "..."
         if not isinstance(base, Classes):
-            hint = "; loss=torch.nn.BCEWithLogitsLoss(pos_weight=...) weighs them" if usual.startswith("binary") else ""
+            weighs = name == "class_weight" and usual.startswith("binary")
+            hint = "; loss=torch.nn.BCEWithLogitsLoss(pos_weight=...) weighs them" if weighs else ""
             raise ConfigError(f"{name}={shown} cannot be combined with labels that are no classes{hint}")
         if not is_usual:
             raise ConfigError(f"{name}={shown} cannot be combined with loss={named(loss)}, which has its own")

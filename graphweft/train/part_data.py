@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from graphweft._errors import ConfigError, DataError
-from graphweft.data.part_check import folder_of, is_parts
+from graphweft.data.part_check import folder_of, is_parts, not_together
 from graphweft.data.part_dataset import PartDataset
 from graphweft.data.part_format import PartManifest, read_manifest
 from graphweft.dist.ranks import Ranks
@@ -51,8 +51,5 @@ def _own_manifest(path: Path, rank: int) -> PartManifest:
     if (path / MANIFEST).exists():
         whole = read_manifest(path)
         if whole.crc32 != own.crc32:
-            raise DataError(
-                f"{path / MANIFEST}: expected the checksum {own.crc32} that part {rank} has, got {whole.crc32}; "
-                "the parts were not written together"
-            )
+            raise DataError(not_together(path, rank, own.crc32, whole.crc32))
     return own

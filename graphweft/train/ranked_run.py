@@ -16,6 +16,7 @@ from graphweft._errors import ConfigError
 from graphweft.data.part_dataset import PartDataset
 from graphweft.dist.ranks import Ranks
 from graphweft.train.interrupt import StopRequest
+from graphweft.train.rank_options import check_together
 from graphweft.train.run_folder import read_last
 
 
@@ -58,18 +59,5 @@ def check_shared(ranks: Ranks, task: str, mode: str, loss: Any, class_weight: An
                 raise ConfigError(f"{name}={given} cannot be combined with parts; expected {wanted}")
         if (parts := len(ds.manifest.parts)) != ranks.size:
             raise ConfigError(f"ranks: expected as many as {ds.name} has parts, {parts}, got {ranks.size}")
-    if ranks.halo != "exact" and (mode == "mini" or ranks.size == 1):
-        other = "mode=mini" if mode == "mini" else "ranks=1"
-        raise ConfigError(f"halo={ranks.halo} cannot be combined with {other}; it is for mode='full' over ranks")
-    if not ranks.is_shared:
-        return ranks
-    if mode == "macro":
-        raise ConfigError(f"mode=macro cannot be combined with ranks={ranks.size}; use mode='mini' or one rank")
-    if task not in ("nodes", "link"):
-        raise ConfigError(f"task={task} cannot be combined with ranks={ranks.size}; use one rank")
-    for name, given in (("loss", loss), ("class_weight", class_weight)):
-        if given is not None:  # a mean over a slice of a batch may not be a share of the mean over the batch
-            raise ConfigError(f"{name} cannot be combined with ranks={ranks.size}; use one rank")
-    if mode != "mini" and ranks.reduce == "ordered":
-        raise ConfigError(f"mode={mode} cannot be combined with rank_reduce=ordered; use mode='mini'")
+    check_together(ranks.size, ranks.reduce, ranks.halo, task, mode, loss, class_weight)
     return ranks

@@ -49,6 +49,7 @@ from graphweft.train.options import (
     check_macro_text,
     check_mode,
     check_quality,
+    check_readout,
     check_stop_on,
     check_task,
 )
@@ -73,7 +74,6 @@ OF_ENCODERS = ("model", "layers", "dropout", "norm", "reduce", "residual", "acti
 NORMALIZE = ("none", "row")
 NORMS = ("none", "batch", "layer")
 REDUCES = ("auto", "sum", "mean", "max")
-READOUTS = ("sum", "mean", "max", "mean+max", "sum+max")
 OF_GRAPHS = ("gin", "gcn", "sage", "gat", "gatv2", "transformer")
 FOLDS = 10
 ACTIVATIONS = ("auto", "relu", "elu", "leaky_relu")
@@ -131,7 +131,8 @@ class TrainSpec(LoopOptions, TableOptions):
     norm: str = option("none", "", "Normalisation between layers.", choices=NORMS)
     reduce: str = option("auto", "", "How neighbours are combined; auto: the model's default.", choices=REDUCES)
     residual: bool = option(False, "--residual/--no-residual", "Add a layer's input to its output.")
-    readout: str = option("sum", "", "graphs: how the nodes of a graph are combined.", choices=READOUTS, resume="given")
+    readout: str = option("sum", "", "graphs: how the nodes of a graph are combined; sum, mean or max, or some of them "
+        "joined by +.", check=check_readout, resume="given")
     fold: int | None = option(None, "K", "graphs: the test set is fold K of 10, from 0.", "the split of the source",
         least=0, most=FOLDS - 1, resume="given")
     mode: str = option("full", "", "full: all nodes in every step; mini: sampled; macro: part by part; mapped: as "

@@ -47,6 +47,7 @@ _LEAST_PIECE, _PIECE_SHARE = 1 << 18, 4  # of a tile: what is read of features a
 _PROGRAMS = 4 << 20  # what programs, their modules and the heap take, before it is known
 _UNASKED = 6 << 20  # what a budget has to leave room for besides
 _TILES = 4  # times the least tile, before hidden rows are kept in memory
+_MET = 0.9  # times rows of uniform draws: those of a graph with communities or hubs meet more often
 _SHARED = 1.25  # times what sizes say of a batch, before one is measured
 
 
@@ -81,12 +82,21 @@ def least_beside(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], ba
     edges = int(store.edge_counts[order].sum())
     weights = sum(p.nbytes for p in model.parameters())
     residents = _residents(ds) + _COPIES * weights + _PROGRAMS + _UNASKED
-    step = batch_estimate(model, store.num_features, fanouts, min(batch_size, nodes), nodes, edges)
-    return residents + int(_SHARED * step)
+    found = batch_estimate(model, store.num_features, fanouts, min(batch_size, nodes), nodes, edges)
+    return residents + int(_SHARED * (found.step + found.rows * _REAL * store.num_features))
 
 
-def batch_estimate(model: nn.Module, width: int, fanouts: Sequence[int], seeds: int, nodes: int, edges: int) -> int:
-    """Bytes of a batch and of the step on it, from sizes alone: draws are taken to be uniform."""
+class Estimate(NamedTuple):
+    """Of a batch, from sizes alone: bytes of it and of its step beside rows of features, and how many these are."""
+
+    step: int
+    rows: int
+
+
+def batch_estimate(
+    model: nn.Module, width: int, fanouts: Sequence[int], seeds: int, nodes: int, edges: int
+) -> Estimate:
+    """What a batch takes where draws are uniform."""
     layers = [out_width(layer) for layer in model.layers] if isinstance(model, Stack) else []
     widths = layers or [max((p.shape[-1] for p in model.parameters() if p.dim() > 1), default=1)] * len(fanouts)
     heads = max((int(getattr(module, "heads", 0)) for module in model.modules()), default=0)
@@ -98,7 +108,7 @@ def batch_estimate(model: nn.Module, width: int, fanouts: Sequence[int], seeds: 
         rows = reached * (2 * given + 4 * out) + further * (given + 2 * (out if heads else 0))
         total += _REAL * rows + hop * (16 + 8 * heads)
         reached, drawn = further, drawn + hop
-    return int(total + reached * (_REAL * width + 3 * _ID) + drawn * 2 * _ID)
+    return Estimate(int(total + reached * 3 * _ID + drawn * 2 * _ID), int(reached))
 
 
 def _residents(ds: StoredDataset) -> int:
@@ -171,8 +181,9 @@ def check_rows(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], batc
     kept, reading = structure_bytes(store)
     weights = sum(p.nbytes for p in model.parameters())
     seeds = min(batch_size, ds.train_idx.numel())
-    step = int(_SHARED * batch_estimate(model, store.row_width, fanouts, seeds, nodes, store.num_edges))
-    rows = least_memory(store, nodes, min(nodes, step // (_REAL * max(store.row_width, 1))))
+    found = batch_estimate(model, store.row_width, fanouts, seeds, nodes, store.num_edges)
+    rows = least_memory(store, nodes, int(_MET * found.rows))
+    step = int(_SWING * found.step)
     needs = Needs(_PROGRAMS + _ROW_THREADS, structure=kept, kept=rows, parameters=_COPIES * weights, step=step)
     needs = replace(needs, evaluation=reading, trims=True)
     if not needs.fits(budget):

@@ -503,7 +503,7 @@ class Trainer(ShownAsFacts):
         if self.task in EMBEDDING_TASKS:
             return
         rows = self._batch.rows
-        needs = f"patience={self._patience}" if self._patience else "scheduler=plateau" if self._rate.watches else ""
+        needs = self._loop.needs_validation(self._patience, self._rate.watches)
         if needs and self.ranks.total(rows["val"].numel()) == 0:
             raise ConfigError(f"{needs} cannot be combined with a split without validation labels")
         if isinstance(self.ds, PartDataset):  # whose labels are those of one rank

@@ -12,22 +12,23 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from graphweft.cost import CostModel, Works, loss_work, update_work
+from graphweft.cost import CostModel, Works, call_work, loss_work, update_work
 from graphweft.data.dataset import Dataset
+from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.passes.work import Sizes
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.machine import Machine
 from graphweft.runtime.plan import Plan as KernelPlan
 from graphweft.runtime.prediction import computed
 from graphweft.storage.feature import SparseFeatures
-from graphweft.train.full_batch import FullBatch, is_plain
+from graphweft.train.full_batch import FullBatch, is_plain, is_recorded
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.mini_needs import needs_within
 from graphweft.train.needs import UNLIMITED, RunBudget
 from graphweft.train.plan import GraphStatistics, Way
 
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.99, 1.0)
-_TERMS = {"rows": "elementwise", "plain": "elementwise", "draw": "sampling", "update": "update"}
+_TERMS = {"rows": "elementwise", "plain": "elementwise", "draw": "sampling", "call": "calls"}
 _WALKS = "edge values"
 
 
@@ -46,10 +47,10 @@ def full_way(full: FullBatch, budget: RunBudget, machine: Machine) -> Way:
 
 def mini_way(mini: MiniBatch, budget: RunBudget, machine: Machine) -> Way:
     """Sampled neighbourhoods of some training nodes in every step."""
-    needs, _ = needs_within(mini, budget)
+    needs, prepared = needs_within(mini, budget)
     count, size = len(mini.loader), mini.loader.batch_size
     drawn = f", fan-outs {','.join(map(str, mini.fanouts))}" if mini.fanouts else ""
-    seconds = {} if mini.staged_plan() is None else _priced(*mini_works(mini), machine)
+    seconds = {} if mini.staged_plan() is None else _priced(*mini_works(mini, prepared or None), machine)
     return Way("mini", f"{count:,} of {size:,}{drawn}", seconds, needs)
 
 
@@ -63,19 +64,25 @@ def full_works(full: FullBatch) -> tuple[Works, float]:
     step, _, wanted, sizes = full.plans()
     calls = [*step.forward, *step.backward]
     rows = full.ds.num_nodes if wanted is None else wanted.numel()
-    return [*((work, 1.0) for call in calls for work in call.works), *_around(full, rows)], _walks(calls, sizes)
+    made = 0 if is_recorded(step) else len(calls)
+    works = [*((work, 1.0) for call in calls for work in call.works), (call_work(), made), *_around(full, rows)]
+    return works, _walks(calls, sizes)
 
 
-def mini_works(mini: MiniBatch) -> tuple[Works, float]:
-    """As :func:`full_works`, of all batches of an epoch; they are as large as the first."""
+def mini_works(mini: MiniBatch, prepared: Sequence[CoreSplit] | None = None) -> tuple[Works, float]:
+    """As :func:`full_works`, of all batches of an epoch; they are as large as the first.
+
+    ``prepared``: the ways of preparing that are tried; None: the loader's.
+    """
     found = mini.staged_plan()
     assert found is not None  # the caller has looked
     staged, sizes = found
     plan: KernelPlan = staged.plan
     calls = [*plan.forward, *plan.backward]
-    batch = [staged.draw_work(sizes), *staged.preparation_works(sizes)]
+    in_turn = all(way.workers == 0 for way in prepared or mini.loader.tried)
+    batch = [staged.draw_work(sizes, in_turn), *staged.preparation_works(sizes)]
     batch += [work for call in calls for work in call.works]
-    works = [*((work, 1.0) for work in batch), *_around(mini, sizes.rows["B"])]
+    works = [*((work, 1.0) for work in batch), (call_work(), len(calls)), *_around(mini, sizes.rows["B"])]
     batches = max(1.0, mini.loader.num_items / mini.loader.batch_size)
     return [(work, batches * count) for work, count in works], batches * _walks(calls, sizes)
 

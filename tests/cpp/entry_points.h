@@ -33,6 +33,7 @@ int gw_normalise_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const fl
 int gw_batch_norm_grad_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const float* dy, int64_t lddy,
                            const float* weight, const float* stats, double eps, float* dx, int64_t lddx, float* dweight,
                            float* dbias);
+int gw_track_moments_f32(int64_t f, int64_t rows, const float* stats, double momentum, float* mean, float* variance);
 int gw_ids_summary(int32_t wide, int64_t n, const void* ids, int64_t* low, int64_t* high, int32_t* ascending);
 int gw_ids_require(int32_t wide, int64_t n, const void* ids, int64_t bound, const char* what);
 int gw_coo_to_csr(int32_t wide_in, int64_t num_edges, const void* rows, const void* cols, int64_t num_rows,
@@ -148,6 +149,9 @@ int gw_rows_apply_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const g
                       int64_t ldy, const int64_t* rows, int64_t table_rows);
 int gw_col_sum_f32(int64_t n, int64_t f, const float* x, int64_t ldx, float* out);
 int gw_dot_f32(int64_t count, const float* x, const float* y, float* out);
+int gw_row_sum_f32(int64_t n, int64_t f, const float* x, int64_t ldx, float* out);
+int gw_part_sum_f32(int64_t n, int64_t parts, int64_t f, const float* x, float* y);
+int gw_power_f32(int64_t count, const float* x, double shift, double exponent, float* y);
 int gw_dropout_f32(int64_t n, int64_t f, const float* x, int64_t ldx, double p, uint64_t seed, uint64_t stream,
                    float* y, int64_t ldy, const int64_t* rows, int64_t table_rows);
 int gw_sampler_new(const gw_adjacency* a, const float* weights, int32_t dense, void** out);

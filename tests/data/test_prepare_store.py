@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fuzz.stores import kept_pages
 
 import graphweft as gw
 from graphweft.data.graph_files import edge_source
@@ -400,6 +401,24 @@ def test_files_larger_than_the_budget_are_stored_within_it(tmp_path: Path) -> No
     node = int(part.node_ids[5])
     row = part.indices[int(part.indptr[5]) : int(part.indptr[6])].numpy()
     assert sorted(ids[row]) == sorted(edges[0][edges[1] == node])
+
+
+def test_the_system_keeps_few_pages_of_what_is_written(tmp_path: Path) -> None:
+    nodes, width, budget = 60_000, 256, 24 << 20
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", rng.random((nodes, width), np.float32))
+    np.save(tmp_path / "edges.npy", rng.integers(0, nodes, (2, 1_000_000)))
+    np.save(tmp_path / "y.npy", rng.integers(0, 5, nodes))
+    (tmp_path / "work").mkdir()
+    seen: list[int] = []
+    files = gw.macro.GraphFiles(*(tmp_path / f"{name}.npy" for name in ("edges", "x", "y")))
+    given = {"parts": 64, "memory": budget, "method": "hash"}
+    # rows reach every part in small pieces, none of which is worth a write of its own
+    gw.macro.prepare_store(
+        files, tmp_path / "work" / "s", progress=lambda *_: seen.append(kept_pages(tmp_path / "work")), **given
+    )
+    assert sum(path.stat().st_size for path in (tmp_path / "work" / "s").iterdir()) > 2 * budget
+    assert max(seen) < budget // 3
 
 
 def test_bad_input_is_told_in_one_line(files: dict[str, Any], tmp_path: Path) -> None:

@@ -200,3 +200,21 @@ def test_a_board_cuts_long_texts(tmp_path: Path) -> None:
     board.beat(0)
     silent = board.silent_seconds(0)
     assert silent is not None and silent < 60
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--mode", "macro", "--macro", "parts:2/8"], "mode=macro cannot be combined with ranks=2"),
+        (["--class-weight", "balanced"], "class_weight cannot be combined with ranks=2"),
+        (["--halo", "bf16", "--mode", "mini"], "halo=bf16 cannot be combined with mode=mini"),
+        (["--rank-reduce", "ordered"], "mode=full cannot be combined with rank_reduce=ordered"),
+    ],
+)
+def test_ranks_are_not_started_for_what_they_cannot_train(
+    options: list[str], text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphweft.cli.launch", lambda *_: pytest.fail("ranks were started"))
+    assert main(["train", "--data", "cora", "--scale", "0.15", "--ranks", "2", *options]) == 2
+    err = capsys.readouterr().err
+    assert text in err and len(err.splitlines()) == 1

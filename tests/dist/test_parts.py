@@ -316,6 +316,13 @@ def test_who_starts_ranks_says_what_they_would_say(tmp_path: Path, monkeypatch: 
         (out / MANIFEST).write_bytes(text)
         assert "damaged" in why_not(out, 2) or text == b"{}"
     (out / MANIFEST).write_bytes(whole)
+    copy, other = folder_of(out, 1) / MANIFEST, write_parts(ds, partition(ds.graph, 2, "gap"), tmp_path / "other")
+    for text in (whole.replace(b"random", b"metis"), whole[:-7], (other / MANIFEST).read_bytes()):
+        copy.write_bytes(text)
+        with pytest.raises(DataError) as failure:
+            read_part_of(TrainSpec(data=str(out)), Ranks(1, 2))
+        assert why_not(out, 2) == str(failure.value).partition(" (")[0]
+    copy.write_bytes(whole)
     file.write_bytes(wrong)
     monkeypatch.setattr("graphweft.dist.launch._start", _silent)
     with pytest.raises(RankError, match="the file is damaged") as refused:

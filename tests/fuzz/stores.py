@@ -58,7 +58,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def kept_pages(folder: Path) -> int:
-    """Bytes of a folder's files that the system keeps, without those that wait for the disk; 0 if it cannot tell."""
+    """Bytes of a folder's files that the system keeps; 0 if it cannot tell."""
     total = 0
     for path in _files(folder):
         try:
@@ -67,7 +67,7 @@ def kept_pages(folder: Path) -> int:
             continue
         found = _Cached()
         if _libc.syscall(_CACHESTAT, handle, ctypes.byref(_Range(0, 0)), ctypes.byref(found), 0) == 0:
-            total += 4096 * (found.kept - found.dirty - found.writeback)
+            total += 4096 * found.kept
         os.close(handle)
     return int(total)
 
@@ -105,6 +105,7 @@ class Peak:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.most, self._start = folder, 0, anonymous()
+        self.pages = 0  # of the most
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
@@ -115,7 +116,9 @@ class Peak:
             if turn % 20 == 0:
                 pages = kept_pages(self._folder) + temporary_pages(Path(tempfile.gettempdir()))
             turn += 1
-            self.most = max(self.most, anonymous() - self._start + pages)
+            taken = anonymous() - self._start + pages
+            if taken > self.most:
+                self.most, self.pages = taken, pages
 
     def __enter__(self) -> Peak:
         self._thread.start()
@@ -197,7 +200,7 @@ def within(folder: Path, step: Callable[[], Any]) -> Callable[[], dict[str, Any]
                 told["predicted"] = step()
             except gw.errors.MemoryBudgetError as refused:
                 told |= {"least": refused.least, "words": str(refused)}
-        return {**told, "peak": peak.most}
+        return {**told, "peak": peak.most, "pages": peak.pages}
 
     return measured
 

@@ -15,6 +15,7 @@ _P = ctypes.c_void_p
 _FUNCTIONS = {
     "model_load": (ctypes.c_char_p, _P, _P),
     "graph_new": (ctypes.c_int64, _P, _P, _P, _P),
+    "weighted_graph_new": (ctypes.c_int64, _P, _P, _P, _P, _P),
     "context_new": (_P, _P, ctypes.c_int32, _P, _P),
     "predict": (_P, _P, _P, _P),
     "predict_sampled": (_P, _P, ctypes.c_int64, _P, ctypes.c_int64, _P, ctypes.c_uint64, _P, _P),
@@ -51,12 +52,19 @@ class Served:
         """Weights of a file."""
         return self._made("model_load", str(path).encode())
 
-    def graph(self, graph: Graph) -> _P:
-        """In-edges of a graph."""
-        return self.rows(graph.csc.indptr.numpy(), graph.csc.indices.numpy().astype(np.int32))
+    def graph(self, graph: Graph, weights: NDArray[np.float32] | None = None) -> _P:
+        """In-edges of a graph; ``weights`` by the number of the edge."""
+        rows = graph.csc
+        if weights is not None and rows.edge_ids is not None:
+            weights = weights[rows.edge_ids.numpy()]
+        return self.rows(rows.indptr.numpy(), rows.indices.numpy().astype(np.int32), weights)
 
-    def rows(self, indptr: NDArray[Any], indices: NDArray[Any]) -> _P:
+    def rows(self, indptr: NDArray[Any], indices: NDArray[Any], weights: NDArray[np.float32] | None = None) -> _P:
         """A graph of compressed rows."""
+        if weights is not None:
+            weights = np.ascontiguousarray(weights, np.float32)
+            arrays = (indptr.ctypes.data, indices.ctypes.data, weights.ctypes.data)
+            return self._made("weighted_graph_new", len(indptr) - 1, *arrays)
         return self._made("graph_new", len(indptr) - 1, indptr.ctypes.data, indices.ctypes.data)
 
     def context(self, model: _P, graph: _P, threads: int = 1) -> _P:

@@ -214,15 +214,12 @@ def test_weights_of_edges(case: dict[str, Any], build: Build, graphs: Graphs, tm
     built = _same_as_library(spec, build, tmp_path)
     np.savez(tmp_path / "bare.npz", **arrays, edge_index=np.stack([src, dst]))
     assert "edge_weight: expected weights" in built.run("--data", tmp_path / "bare.npz", status=2).stderr
-    with pytest.raises(ConfigError, match=r"^data: expected no weights of edges.*got some in weighted"):
-        write_program(spec, tmp_path / "other", what="predict")
-    assert not (tmp_path / "other").exists()
 
 
 def test_another_precision_is_refused(graphs: Graphs, tmp_path: Path) -> None:
     with (
         gw.config(precision="bf16"),
-        pytest.raises(ConfigError, match="^precision=bf16 cannot be combined with a float32 program$"),
+        pytest.raises(ConfigError, match=r"^precision=bf16 cannot be combined with a float32 program$"),
     ):
         write_program(ProgramSpec(data=str(graphs["dense"])), tmp_path / "program")
     assert not (tmp_path / "program").exists()
@@ -250,10 +247,11 @@ def test_random_specs_on_random_graphs(target: str, number: int, objects: Path, 
 
 
 @pytest.mark.slow
-def test_two_forms_of_one_graph_lie_side_by_side(objects: Path, tmp_path: Path) -> None:
+def test_two_forms_of_one_graph_lie_side_by_side(build: Build, tmp_path: Path) -> None:
     """Attention that reads the edges of one layer by number and those of another as they lie: neither form is freed."""
-    said, wrong = one_case(random.Random("77 7"), tmp_path, objects)
-    assert not wrong, f"{wrong}: {said}"
+    file = gw.synthetic("default", scale=0.1, seed=3).save(tmp_path / "data.npz")
+    options = {"layers": 4, "hidden": 128, "heads": 2, "attention_dropout": 0.2, "activation": "elu", "epochs": 3}
+    _same_as_library(ProgramSpec(data=str(file), model="gatv2", **options), build, tmp_path)
 
 
 def _dense_gcn(ds: gw.Dataset, weights: dict[str, Tensor]) -> Tensor:
@@ -362,6 +360,7 @@ def test_no_memory_is_asked_for_after_the_first_epoch(
         {"dropout": 0.5},
         {"model": "sage", "reduce": "max", "layers": 3},
         {"model": "gatv2", "dropout": 0.2},
+        {"norm": "batch", "layers": 3},
     )
     for index, case in enumerate(cases):
         spec = ProgramSpec(**{"data": str(graphs["sparse" if index == 0 else "dense"]), "hidden": 64, **case})

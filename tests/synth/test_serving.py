@@ -251,3 +251,33 @@ def test_the_example_runs(libraries: Libraries, objects: Path) -> None:
                 str(folder / "example.c"),
             ]
             subprocess.run(strict, check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case", [{}, {"model": "sage", "reduce": "mean"}, {"model": "gin", "norm": "batch"}], ids=_name
+)
+def test_weights_of_edges(case: dict[str, Any], build: Build, graphs: dict[str, Path], tmp_path: Path) -> None:
+    """With self-loops, parallel edges and nodes without edges; a whole neighbourhood is the graph."""
+    spec = ProgramSpec(**{"data": str(graphs["weighted"]), "hidden": 16, **case})
+    ds, made = gw.load(spec.data), write_program(spec, tmp_path / "library", what="predict")
+    model: Any = make_model(spec.to_train(), ds).eval()
+    save_file(dict(model.state_dict()), tmp_path / "weights.safetensors")
+    served = Served(build(made.folder, is_library=True).train)
+    assert ds.edge_weight is not None and isinstance(ds.x, torch.Tensor)
+    graph, weight, x = served.graph(ds.graph, ds.edge_weight.numpy()), ds.edge_weight, ds.x.numpy()
+    handle = served.model(tmp_path / "weights.safetensors")
+    with torch.no_grad():
+        wanted = model(ds.graph, ds.x, edge_weight=weight).numpy()
+        with gw.config(opt_level=0):
+            exact = model.double()(ds.graph, ds.x.double(), edge_weight=weight.double()).numpy()
+    context = served.context(handle, graph, 2)
+    found = served.predict(context, x)
+    assert np.array_equal(found, wanted)
+    np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-5)
+    some = [3, 0, 45, 200]
+    np.testing.assert_allclose(served.sampled(context, x, some, [-1] * 3, 0), exact[some], rtol=1e-4, atol=1e-5)
+    with pytest.raises(RuntimeError, match=r"^status 1: .*expected a graph with weights, which the model reads"):
+        served.context(handle, served.graph(ds.graph))
+    with pytest.raises(RuntimeError, match=r"^status 1: .*expected finite weights"):
+        served.graph(ds.graph, np.full(weight.shape, np.inf, np.float32))

@@ -138,8 +138,8 @@ def test_verbs_name_the_classes_of_the_data(tmp_path: Path) -> None:
 def test_a_part_without_a_statement_is_named(tmp_path: Path) -> None:
     spec = ProgramSpec(scale=0.02)
     ds = load_dataset(spec.to_train())
-    model = make_model(TrainSpec(scale=0.02, model="gat", out_heads=2), ds)
-    said = r"^model: expected parts that a program can hold, got sum_dims .* comes later$"
+    model = make_model(TrainSpec(scale=0.02, model="cgat", heads=2, hidden=8), ds)
+    said = r"^model: expected parts that a program can hold, got \w+ .* comes? later$"
     with pytest.raises(ConfigError, match=said):
         steps_of(plans_of(spec, model, ds))  # type: ignore[arg-type]
 
@@ -157,13 +157,11 @@ def test_the_order_and_bounds_of_weights_follow_from_the_seed(model: str) -> Non
         draws_of({"w": torch.ones(2, 3)}, 5)
 
 
-def test_labels_and_graphs_that_programs_do_not_have(tmp_path: Path) -> None:
+def test_graphs_that_programs_do_not_have(tmp_path: Path) -> None:
     ds = gw.synthetic("default", scale=0.02)
-    several = replace(ds, y=torch.nn.functional.one_hot(ds.y).float(), task="multilabel")
     typed = gw.Graph.hetero({("a", "r", "a"): ds.graph.edges(), ("a", "s", "a"): ds.graph.edges()})
-    for changed, said in ((several, "one class a node"), (replace(ds, graph=typed), "a graph without types")):
-        with pytest.raises(ConfigError, match=f"^data: expected {said}"):
-            plans_of(ProgramSpec(), gw.nn.GCN(ds.num_features, 8, ds.num_classes), changed)
+    with pytest.raises(ConfigError, match=r"^data: expected a graph without types"):
+        plans_of(ProgramSpec(), gw.nn.GCN(ds.num_features, 8, ds.num_classes), replace(ds, graph=typed))
 
 
 def test_the_command_writes_a_program(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

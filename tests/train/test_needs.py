@@ -15,14 +15,16 @@ from torch import nn
 import graphweft as gw
 from graphweft._memory import POOL, Pool
 from graphweft.data.dataset import Dataset
+from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.passes.work import Sizes
 from graphweft.runtime import rehearsal
+from graphweft.runtime.machine import Machine
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train import needs_by_running
 from graphweft.train.full_batch import FullBatch
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.needs import Needs, data_bytes
-from graphweft.train.ways import unlimited
+from graphweft.train.ways import full_works, mini_way, mini_works, seconds_of, unlimited
 
 MB = 10**6
 
@@ -156,6 +158,31 @@ def test_mini_batches_keep_their_bits_and_are_prepared_less_far_ahead(ds: Datase
     assert batch.budget.tile or batch.budget.trims or len(batch.loader.ways) < len(usual._batch.loader.ways)  # type: ignore[union-attr]
     assert [record.loss for record in usual.fit(2)] == [record.loss for record in short.fit(2)]
     assert usual.evaluate("val") == pytest.approx(short.evaluate("val"), abs=2e-3)
+
+
+def test_draws_that_nothing_hides_have_a_price_of_their_own(ds: Dataset) -> None:
+    """Within a budget that leaves no room for batches ahead, and where the loader prepares each when it is asked."""
+    mini = gw.Trainer(_model("SAGE", ds), ds, mode="mini", fanouts=(5, 5), batch_size=256)._batch
+    assert isinstance(mini, MiniBatch)
+    mini.prepare()
+    found = [mini_works(mini), mini_works(mini, [CoreSplit(0, 0)])]
+    mini.loader.keep_ways([CoreSplit(0, 0)])
+    found.append(mini_works(mini))
+    draws = [[work.kind for work, _ in works if work.kind.startswith("draw")] for works, _ in found]
+    assert draws == [["draw"], ["draw in turn"], ["draw in turn"]]
+    machine = Machine.known()
+    hidden = seconds_of(*found[0], machine.costs, machine.scale(torch.get_num_threads()))
+    assert mini_way(mini, unlimited(ds), machine).seconds["sampling"] > hidden["sampling"]
+
+
+def test_only_calls_that_are_not_replayed_cost_a_call(ds: Dataset) -> None:
+    batch = gw.Trainer(_model("SAGE", ds), ds)._batch
+    dropped = gw.Trainer(gw.nn.SAGE(ds.num_features, 16, ds.num_classes, dropout=0.5), ds)._batch
+    assert isinstance(batch, FullBatch)
+    assert isinstance(dropped, FullBatch)
+    counts = [[n for work, n in full_works(steps)[0] if work.kind == "call"] for steps in (batch, dropped)]
+    plan = dropped.plans()[0]
+    assert counts == [[0], [len(plan.forward) + len(plan.backward)]]
 
 
 def test_auto_takes_mini_batches_where_a_full_batch_does_not_fit(ds: Dataset) -> None:

@@ -111,6 +111,14 @@ inline void column_moments(int64_t n, int64_t f, const float* x, int64_t ldx, fl
   }
 }
 
+// Moves running means and variances by `momentum` towards stats[2, f], the variances of those times `unbiased`.
+inline void track_moments(int64_t f, const float* stats, float unbiased, float momentum, float* mean, float* variance) {
+  for (int64_t k = 0; k < f; ++k) {
+    mean[k] += momentum * (stats[k] - mean[k]);
+    variance[k] += momentum * (stats[f + k] * unbiased - variance[k]);
+  }
+}
+
 inline float norm_scale(float variance, double eps, const float* weight, int64_t k) {
   const double inverse = 1.0 / std::sqrt(double(variance) + eps);
   return float(weight ? inverse * double(weight[k]) : inverse);

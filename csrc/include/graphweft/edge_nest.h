@@ -7,7 +7,9 @@
 //   struct state;                                 sums of one row, in registers where they are few
 //   static constexpr int64_t width, gathered, partial, total;   as in gw_nest
 //   void clear(state&);
-//   void edges(state&, row, begin, end, nest_edges, real* total);
+//   struct pending;                               outer products of edges that wait to be added to the totals
+//   void edges(state&, row, begin, end, nest_edges, real* total, pending&);
+//   void add(pending&, real* total);
 //   void save(const state&, real*), merge(state&, const real*);
 //   void finish(const state&, row, degree);
 //   void keep_total(const real*);
@@ -104,6 +106,60 @@ GW_INLINE void each_lanes(Body&& body) {
   if constexpr (rest > 0) body(fixed_place<whole * lanes>{}, last_lanes<T>{rest});
 }
 
+// Sums over all edges of the outer product of two of an edge's rows: both are kept for some edges, which then add to
+// every number of the total in a register, in their order. Adding edge by edge would load and store the total each
+// time.
+template <class T, int Rows, int Columns>
+class outer_sums {
+ public:
+  using io = simd<T>;
+  GW_INLINE T* left() { return left_ + count_ * Rows; }
+  GW_INLINE T* right() { return right_ + count_ * stride; }
+  // An edge's rows are in place.
+  GW_INLINE void next(T* total) {
+    if (++count_ == most) add(total);
+  }
+  void add(T* total) {
+    if (count_ > 0) add_rows<0>(total);
+    count_ = 0;
+  }
+
+ private:
+  static constexpr int lanes = io::lanes, stride = (Columns + lanes - 1) / lanes * lanes;
+  static constexpr int bytes = int(sizeof(T)) * (Rows + stride), room = 12 << 10;  // beside what the walk reads
+  static constexpr int most = room / bytes < 4 ? 4 : room / bytes > 32 ? 32 : room / bytes;
+  static constexpr int tile = vector_bytes == 64 ? 16 : 8;  // sums in registers, with one vector of the right row
+
+  template <int From>
+  GW_INLINE void add_rows(T* total) {
+    constexpr int rows = Rows - From < tile ? Rows - From : tile;
+    for (int at = 0; at < Columns; at += lanes)
+      if (Columns - at >= lanes)
+        add_tile<From, rows>(total, at, whole_lanes<T>{});
+      else
+        add_tile<From, rows>(total, at, last_lanes<T>{Columns - at});
+    if constexpr (From + rows < Rows) add_rows<From + rows>(total);
+  }
+
+  template <int From, int Count, class Part>
+  GW_INLINE void add_tile(T* total, int at, Part part) {
+    typename io::vec sum[Count];
+#pragma GCC unroll 16
+    for (int i = 0; i < Count; ++i) sum[i] = part.load(total + (From + i) * Columns + at);
+    for (int e = 0; e < count_; ++e) {
+      const auto right = part.load(right_ + e * stride + at);
+      const T* left = left_ + e * Rows + From;
+#pragma GCC unroll 16
+      for (int i = 0; i < Count; ++i) sum[i] += left[i] * right;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < Count; ++i) part.store(total + (From + i) * Columns + at, sum[i]);
+  }
+
+  int count_ = 0;
+  alignas(64) T left_[most * Rows], right_[most * stride];
+};
+
 // The functions that a kernel gives the core.
 template <class Kernel>
 struct nest_functions {
@@ -114,6 +170,7 @@ struct nest_functions {
     const Kernel kernel{{run->in, run->out}};
     const bool wide = adj.wide != 0;
     const nest_edges edges{id_list(adj.indices, wide), id_list(adj.edge_ids, wide), run->far, p->edge_end};
+    typename Kernel::pending pending;
     const int64_t head = p->head_slot >= 0 ? p->row_begin - 1 : -1, tail = p->tail_slot >= 0 ? p->row_end : -1;
     const int64_t first = head >= 0 ? head : p->row_begin, last = tail >= 0 ? p->row_end + 1 : p->row_end;
     for (int64_t row = first; row < last; ++row) {
@@ -121,12 +178,13 @@ struct nest_functions {
       kernel.clear(state);
       const int64_t from = adj.indptr[row], to = adj.indptr[row + 1];
       const int64_t begin = from > p->edge_begin ? from : p->edge_begin, end = to < p->edge_end ? to : p->edge_end;
-      kernel.edges(state, row, begin, end, edges, static_cast<real*>(total));
+      kernel.edges(state, row, begin, end, edges, static_cast<real*>(total), pending);
       if (row != head && row != tail)
         kernel.finish(state, row, end - begin);
       else
         kernel.save(state, static_cast<real*>(slots) + (row == tail ? p->tail_slot : p->head_slot) * Kernel::partial);
     }
+    kernel.add(pending, static_cast<real*>(total));
   }
 
   static void join(const gw_nest_run* run, const cut_row* cut, const void* slots) {

@@ -254,7 +254,10 @@ void gemm_panel_of(const gemm_block& block) {
 
 template <int Vectors, int Lanes>
 void gemm_panel(const gemm_block& block) {
-  block.ahead ? gemm_panel_of<Vectors, Lanes, true>(block) : gemm_panel_of<Vectors, Lanes, false>(block);
+#ifndef GW_PLAIN_ROWS
+  if (block.ahead) return gemm_panel_of<Vectors, Lanes, true>(block);
+#endif
+  gemm_panel_of<Vectors, Lanes, false>(block);
 }
 
 inline void gemm_run(const gemm_block& block) {

@@ -7,12 +7,15 @@
 #include <cstdint>
 #include <vector>
 
+#ifndef GW_PLAIN_ROWS
 #include "graphweft/edge_sums.h"
+#endif
 #include "graphweft/gemm.h"
 #include "graphweft/lines.h"
 
 namespace gw {
 
+#ifndef GW_PLAIN_ROWS  // else no term is a sum over edges
 // Copies sums to where they are kept: past the cache where they would not stay in it until somebody reads them.
 inline void keep_rows(const gw_term_f32& term, int64_t row, int64_t count, const float* from, int64_t ld) {
   const int64_t bytes = term.k * int64_t(sizeof(float));
@@ -26,6 +29,8 @@ inline void keep_rows(const gw_term_f32& term, int64_t row, int64_t count, const
   }
 }
 
+#endif
+
 // Whether a product is written past the cache, which the rows that it reads would push it out of anyway.
 inline bool streams_output(const gemm_shape& shape) {
   const bool whole_lines = reinterpret_cast<uintptr_t>(shape.y) % line_bytes == 0 && shape.ldy % 16 == 0;
@@ -33,8 +38,8 @@ inline bool streams_output(const gemm_shape& shape) {
 }
 
 // Rows [row, row + count) of the terms, side by side.
-inline void put_terms(const gw_term_f32* terms, int64_t num_terms, int64_t row, int64_t count, bool fetches, float* out,
-                      int64_t ldo) {
+inline void put_terms(const gw_term_f32* terms, int64_t num_terms, int64_t row, int64_t count,
+                      [[maybe_unused]] bool fetches, float* out, int64_t ldo) {
   for (int64_t t = 0; t < num_terms; out += terms[t++].k) {
     const gw_term_f32& term = terms[t];
     if (!term.edges) {
@@ -43,10 +48,12 @@ inline void put_terms(const gw_term_f32* terms, int64_t num_terms, int64_t row, 
                     size_t(term.k) * sizeof(float));
       continue;
     }
+#ifndef GW_PLAIN_ROWS
     gw_epilogue_f32 scaled{};
     scaled.row_scale = term.row_scale;
     sum_rows({*term.edges, term.x, term.ldx, term.k, scaled, nullptr, fetches}, row, row + count, out, ldo);
     if (term.kept) keep_rows(term, row, count, out, ldo);
+#endif
   }
 }
 
@@ -110,7 +117,9 @@ inline void gemm_terms(int64_t n, int64_t m, const gw_term_f32* terms, int64_t n
       put_terms(terms, num_terms, row, count, fetched.row != row, joined.get(), k);
       fetched.entries.clear();
       // beyond the chunk too: most often the same thread goes on there
+#ifndef GW_PLAIN_ROWS
       if (next < n) list_rows(terms, num_terms, next, std::min(cut.rows, n - next), fetched.entries);
+#endif
       const int64_t size = int64_t(fetched.entries.size()), steps = count_steps(panels, k, count);
       fetched.row = size > 0 ? next : -1;
       row_queue ahead{fetched.entries.data(), fetched.entries.data() + size, (size + steps - 1) / steps};

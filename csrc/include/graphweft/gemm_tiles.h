@@ -5,9 +5,16 @@
 #include "graphweft/gemm.h"
 #include "graphweft/gemm_tn.h"
 
+#ifdef GW_PLAIN_ROWS  // operands are rows as they lie: nothing is gathered, so nothing is fetched ahead
+#define GW_GEMM_QUEUED(kind, vectors, lanes)
+#else
+#define GW_GEMM_QUEUED(kind, vectors, lanes) \
+  kind template void gw::gemm_panel_of<vectors, lanes, true>(const gw::gemm_block&);
+#endif
+
 #define GW_GEMM_TILE(kind, vectors, lanes)                                            \
   kind template void gw::gemm_panel_of<vectors, lanes, false>(const gw::gemm_block&); \
-  kind template void gw::gemm_panel_of<vectors, lanes, true>(const gw::gemm_block&);  \
+  GW_GEMM_QUEUED(kind, vectors, lanes)                                                \
   kind template void gw::gemm_tn_panel<vectors, lanes>(const gw::gemm_tn_block&);
 
 #if defined(__AVX512F__)

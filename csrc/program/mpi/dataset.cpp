@@ -66,7 +66,7 @@ Graph read_graph(const Npz& file) {
 }  // namespace
 
 Dataset::Dataset(const std::string& path, const Expected& expected)
-    : graph(std::make_shared<Graph::Sides>()), file_(part_of(path)), expected_(expected) {
+    : graph(std::make_shared<Graph::Sides>()), task(expected.task), file_(part_of(path)), expected_(expected) {
   const std::vector<int64_t> sizes = file_.read<int64_t>("sizes");
   if (sizes.size() != 7) throw std::runtime_error(path + ": expected a part of a dataset");
   require_size("nodes", expected.nodes, sizes[0]);
@@ -76,9 +76,7 @@ Dataset::Dataset(const std::string& path, const Expected& expected)
   expected_.nodes = sizes[4];
   expected_.nonzeros = sizes[6];
   graph = read_graph(file_);
-  labels = read_labels(file_, sizes[4], expected.classes);
-  split = {read_split(file_, "train_mask", labels), read_split(file_, "val_mask", labels),
-           read_split(file_, "test_mask", labels)};
+  read_targets(sizes[4]);
 }
 
 void Dataset::read_loop_weights(float* out) const { graph.loop_weights(out); }

@@ -27,10 +27,8 @@ int Team::size() {
   return found;
 }
 
-void Team::sum(Loss& found) const {
-  double numbers[3] = {found.sum, double(found.correct), double(found.rows)};
-  MPI_Allreduce(MPI_IN_PLACE, numbers, 3, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-  found = {numbers[0], int64_t(numbers[1]), int64_t(numbers[2])};
+void Team::sum(double* numbers, int64_t count) const {
+  MPI_Allreduce(MPI_IN_PLACE, numbers, int(count), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 }
 
 void Team::abort() const {

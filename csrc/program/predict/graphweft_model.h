@@ -43,6 +43,10 @@ GRAPHWEFT_API void graphweft_model_free(graphweft_model* model);
  * entries. */
 GRAPHWEFT_API int graphweft_graph_new(int64_t num_nodes, const int64_t* indptr, const int32_t* indices,
                                       graphweft_graph** out, graphweft_error* error);
+/* The same with a finite weight for each of indices[..], for models that read weights of edges; those read no other
+ * graph. */
+GRAPHWEFT_API int graphweft_weighted_graph_new(int64_t num_nodes, const int64_t* indptr, const int32_t* indices,
+                                               const float* weights, graphweft_graph** out, graphweft_error* error);
 GRAPHWEFT_API void graphweft_graph_free(graphweft_graph* graph);
 
 /* A context whose calls run on so many threads. Model and graph must outlive it. */

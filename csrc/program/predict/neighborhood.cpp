@@ -33,7 +33,8 @@ struct Drawn {
 
 }  // namespace
 
-Neighborhood::Neighborhood(Form in_edges) : whole_(std::move(in_edges)), native_(whole_->native()) {
+Neighborhood::Neighborhood(Form in_edges, const float* weights)
+    : whole_(std::move(in_edges)), native_(whole_->native()), weights_(weights) {
   check(gw_sampler_new(&native_, nullptr, 0, &sampler_));
 }
 
@@ -68,6 +69,14 @@ void Neighborhood::draw(int64_t count, const int64_t* seeds, int64_t hops, const
     made->indptr[size_t(row) + 1] = inner.indptr.back() + end;
   }
   made->indices.insert(made->indices.end(), outer.indices.begin() + first, outer.indices.end());
+  if (weights_) {
+    inner.offsets.resize(size_t(inner.indptr.back()));
+    inner.offsets.insert(inner.offsets.end(), outer.offsets.begin() + first, outer.offsets.end());
+    drawn_weights_.resize(inner.offsets.size());
+    for (int64_t row = 0; row < found; ++row)
+      for (int64_t p = made->indptr[size_t(row)]; p < made->indptr[size_t(row) + 1]; ++p)
+        drawn_weights_[size_t(p)] = weights_[whole_->indptr[size_t(ids_[size_t(row)])] + inner.offsets[size_t(p)]];
+  }
   drawn_ = std::move(made);
 }
 

@@ -2,6 +2,7 @@
 #include "serving.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
@@ -36,6 +37,7 @@ struct graphweft_model {
 
 struct graphweft_graph {
   program::Form in_edges;
+  std::vector<float> weights;  // by place among the in-edges; empty: none
 };
 
 struct graphweft_context {
@@ -47,7 +49,10 @@ struct graphweft_context {
   std::mutex busy;                       // one call at a time
 
   graphweft_context(const graphweft_model* of, const graphweft_graph* over, int width)
-      : model(of), graph(over), threads(width), neighborhood(over->in_edges) {
+      : model(of),
+        graph(over),
+        threads(width),
+        neighborhood(over->in_edges, over->weights.empty() ? nullptr : over->weights.data()) {
     program::keep_more(threads);
   }
   ~graphweft_context() { program::keep_more(-threads); }
@@ -107,7 +112,8 @@ int graphweft_model_load(const char* path, graphweft_model** out, graphweft_erro
     made->weights.resize(size_t(program::serving.weights));
     std::vector<program::Tensor> tensors;
     for (const program::Place& place : program::places())
-      tensors.push_back({place.name, place.shape, made->weights.data() + place.at});
+      tensors.push_back(
+          {place.name, place.shape, place.at < 0 ? nullptr : made->weights.data() + place.at, place.at < 0});
     program::load_weights(path, tensors, {});
     *out = made.release();
   };
@@ -118,6 +124,11 @@ void graphweft_model_free(graphweft_model* model) { delete model; }
 
 int graphweft_graph_new(int64_t num_nodes, const int64_t* indptr, const int32_t* indices, graphweft_graph** out,
                         graphweft_error* error) {
+  return graphweft_weighted_graph_new(num_nodes, indptr, indices, nullptr, out, error);
+}
+
+int graphweft_weighted_graph_new(int64_t num_nodes, const int64_t* indptr, const int32_t* indices, const float* weights,
+                                 graphweft_graph** out, graphweft_error* error) {
   return guarded(error, [&] {
     require(indptr && out && num_nodes >= 0, "graphweft_graph_new: expected arrays of a graph, got null");
     require(num_nodes < INT32_MAX, "graphweft_graph_new: expected fewer than 2**31 - 1 nodes");
@@ -133,7 +144,11 @@ int graphweft_graph_new(int64_t num_nodes, const int64_t* indptr, const int32_t*
     made->indices.assign(indices, indices + edges);
     for (const int32_t id : made->indices)
       require(id >= 0 && id < num_nodes, "graphweft_graph_new: expected indices of nodes");
-    *out = new graphweft_graph{std::move(made)};
+    std::vector<float> numbers(weights, weights ? weights + edges : weights);
+    for (const float weight : numbers)
+      require(std::isfinite(weight), "graphweft_weighted_graph_new: expected finite weights");
+    if (weights && edges == 0) numbers.push_back(0.0f);  // there are weights, of no edge
+    *out = new graphweft_graph{std::move(made), std::move(numbers)};
   });
 }
 
@@ -144,6 +159,11 @@ int graphweft_context_new(const graphweft_model* model, const graphweft_graph* g
   return guarded(error, [&] {
     require(model && graph && out, "graphweft_context_new: expected a model and a graph, got null");
     require(threads >= 1 && threads <= 1024, "graphweft_context_new: expected threads from 1 to 1024");
+    require(graph->weights.empty() != program::serving.reads_edge_weights,
+            program::serving.reads_edge_weights
+                ? "graphweft_context_new: expected a graph with weights, which the model reads; make it by "
+                  "graphweft_weighted_graph_new"
+                : "graphweft_context_new: expected a graph without weights, which the model does not read");
     *out = new graphweft_context(model, graph, threads);
   });
 }
@@ -157,8 +177,9 @@ int graphweft_predict(graphweft_context* context, const float* features, float* 
     const Width width(context->threads);
     const program::Form& form = context->graph->in_edges;
     if (!context->whole)
-      context->whole = std::make_unique<program::Pass>(context->model->weights.data(),
-                                                       program::Graph::from_in_edges(form), form->num_rows());
+      context->whole =
+          std::make_unique<program::Pass>(context->model->weights.data(), program::Graph::from_in_edges(form),
+                                          form->num_rows(), context->graph->weights.data());
     const program::Matrix made = context->whole->run(features);
     std::copy_n(made.at, made.rows * made.cols, scores);
   });
@@ -176,7 +197,8 @@ int graphweft_predict_sampled(graphweft_context* context, const float* features,
     program::Neighborhood& drawn = context->neighborhood;
     drawn.draw(count, nodes, hops, fanouts, seed);
     const float* x = drawn.rows_of(features, program::serving.features);
-    program::Pass pass(context->model->weights.data(), program::Graph::from_in_edges(drawn.in_edges()), drawn.nodes());
+    program::Pass pass(context->model->weights.data(), program::Graph::from_in_edges(drawn.in_edges()), drawn.nodes(),
+                       drawn.edge_weights());
     std::copy_n(pass.run(x).at, count * program::serving.classes, scores);
   });
 }

@@ -14,10 +14,11 @@ namespace program {
 // What the library was written for. `weights`: numbers in all of them; `columns`: of a row of all buffers together.
 struct Serving {
   int64_t features, classes, weights, columns;
+  bool reads_edge_weights = false;
 };
 extern const Serving serving;
 
-// A tensor of the model: where its numbers begin among all weights.
+// A tensor of the model: where its numbers begin among all weights; negative: it counts something that nobody reads.
 struct Place {
   const char* name;
   std::vector<int64_t> shape;
@@ -43,7 +44,8 @@ class Room {
 // One graph with the forms and factors that the model makes of it alone.
 class Pass {
  public:
-  Pass(const float* weights, const Graph& graph, int64_t nodes);
+  // `edge_weights` by number, where the model reads them.
+  Pass(const float* weights, const Graph& graph, int64_t nodes, const float* edge_weights);
   ~Pass();
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;

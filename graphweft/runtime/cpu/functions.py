@@ -22,7 +22,7 @@ from graphweft.graph.typed_pairs import typed_edges, typed_nodes, typed_pairs
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
-from graphweft.runtime import dense, sparse, typed
+from graphweft.runtime import dense, row_sums, sparse, typed
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.features import SparseOperand
 from graphweft.storage.feature import is_dense
@@ -37,7 +37,7 @@ def _dropout(value: Value, x: Any, seed: int) -> Any:
     if is_dense(x):
         rows = x if x.dim() == 2 else x.reshape(x.shape[0] if x.dim() else 1, -1)
         if x.dtype != torch.float32:
-            mask = dense.dropout(torch.ones(rows.shape), value["p"], int(seed), value["stream"])
+            mask = dense.dropout(torch.ones(rows.shape, dtype=torch.float32), value["p"], int(seed), value["stream"])
             return x * mask.to(x.dtype).reshape(x.shape)
         return dense.dropout(rows, value["p"], int(seed), value["stream"]).reshape(x.shape)
     return SparseOperand.of(x).dropped(value["p"], int(seed), value["stream"])
@@ -163,6 +163,28 @@ def _cat(value: Value, *parts: Tensor) -> Tensor:
     return out
 
 
+def _row_sum(value: Value, x: Tensor) -> Tensor:
+    return row_sums.row_sum(x)
+
+
+def _sum_dims(value: Value, x: Tensor) -> Tensor:
+    """Over heads, or over all columns; other sums are the interpreter's."""
+    if value.tensor.rows is not None and x.dim() == 3 and value["axes"] == (0,):
+        return row_sums.part_sum(x)
+    if value.tensor.rows is not None and x.dim() == 2 and value["axes"] == (0,):
+        return row_sums.row_sum(x)
+    made: Tensor = evaluate(value, [x])
+    return made
+
+
+def _pow(value: Value, x: Tensor) -> Tensor:
+    """Inverses and inverse roots; other powers are the interpreter's."""
+    if value["exponent"] in row_sums.EXPONENTS:
+        return row_sums.power(x, value["exponent"], value.get("eps", 0.0))
+    made: Tensor = evaluate(value, [x])
+    return made
+
+
 _AS_IS = Epilogue()
 
 # in float32; other dtypes are the oracle's
@@ -170,6 +192,9 @@ TYPED: dict[Op, Callable[..., Any]] = {
     Op.IN_DEGREE: _in_degree,
     Op.SLICE: _slice,
     Op.CAT: _cat,
+    Op.ROW_SUM: _row_sum,
+    Op.SUM_DIMS: _sum_dims,
+    Op.POW: _pow,
     Op.TYPED_SPMM: _typed_spmm,
     Op.TYPED_OUTER: _typed_outer,
     Op.TYPED_SDDMM: _typed_sddmm,

@@ -33,7 +33,7 @@ def epilogue_of(call: KernelCall, width: int) -> Callable[[Slots], Epilogue | No
         if is_short:
             operands["addend_rows"] = operands["addend"].shape[0]
         if tap is not None:
-            operands["col_sum"] = slots[tap] = torch.empty(width)
+            operands["col_sum"] = slots[tap] = torch.empty(width, dtype=torch.float32)
         return Epilogue(relu=relu, **operands)
 
     return build
