@@ -48,7 +48,8 @@ class Config:
             next step of training, instead of giving it back to the system. This changes the allocator of the whole
             process, to its end, so it is off unless it is asked for; the command ``graphweft train`` turns it on.
         precision: "float32", or "bf16": sums over edges read their neighbours' rows rounded to bfloat16, which is half
-            of the bytes, and add them up in float32. Parameters, activations and all other operations are float32.
+            of the bytes, and dense products round both operands to bfloat16 where the processor has matrix tiles for
+            that. Both add up in float32; parameters, activations and all other operations are float32.
         rank_timeout: Seconds that a rank waits for another one before it gives up.
     """
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -32,6 +32,9 @@ _DEFAULT: dict[str, tuple[float, ...]] = {
     # seconds per floating-point operation, per byte streamed, per call
     "product": (4.5e-12, 1.35e-11, 9e-6),
     "contraction": (4.6e-12, 1.35e-11, 9e-6),
+    # the same of operands that are rounded, on matrix tiles; no order of computation depends on it
+    "product bf16": (0.5e-12, 2.7e-11, 1.2e-5),
+    "contraction bf16": (0.8e-12, 2.7e-11, 1.2e-5),
     # seconds per weight of an edge, per byte gathered or streamed, per call
     "attention": (3.2e-10, 6.0e-11, 2e-5),
     "attention gradients": (3.2e-10, 6.0e-11, 2e-5),
@@ -68,6 +71,10 @@ class Work:
     kind: str
     amount: float
     bytes: float
+
+    def rounded(self) -> Work:
+        """The same where operands of products are read in bfloat16."""
+        return replace(self, kind=f"{self.kind} bf16") if self.kind in ("product", "contraction") else self
 
     def features(self) -> np.ndarray:
         """The regressors: amount, bytes, one."""

@@ -1,10 +1,12 @@
-"""Full-batch epochs with sums over edges that read rows in bfloat16, against those in float32.
+"""Epochs with sums over edges and products that read bfloat16, against those in float32.
 
     python benchmarks/training/precision.py --twins arxiv products:0.25 reddit:0.25
+    python benchmarks/training/precision.py --twins products:0.25 --model sage --hidden 256 --fanouts 15 10 5
     python benchmarks/training/precision.py --twins arxiv:0.05 --seconds 1 --out /dev/null   # a try
 
-Each precision trains in a process of its own; the two take turns of a second and a half. Losses of the first epochs
-are printed beside each other. Peaks are above what a process held after its imports. Appends to results/precision.csv.
+Each precision trains in a process of its own; the two take turns of a second and a half. With ``--fanouts`` epochs are
+of mini-batches, evaluation left out. Losses of the first epochs are printed beside each other. Peaks are above what a
+process held after its imports. Appends to results/precision.csv.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +43,27 @@ def child(options: argparse.Namespace) -> None:
     """Answers every line of standard input with the seconds of so many epochs."""
     torch.set_num_threads(options.threads)
     name, _, scale = options.child.partition(":")
-    ds = gw.synthetic(name, scale=float(scale or 1), seed=0)
+    kept = None if options.data is None else options.data / f"{options.child.replace(':', '-')}.npz"
+    ds = gw.synthetic(name, scale=float(scale or 1), seed=0) if kept is None or not kept.exists() else gw.load(kept)
+    if kept is not None and not kept.exists() and options.precision == PRECISIONS[0]:
+        ds.save(kept, compress=False)
+    if options.train_nodes:
+        ds = replace(ds, train_idx=ds.train_idx[: options.train_nodes])
     torch.manual_seed(0)
+    batches = {"mode": "mini", "fanouts": options.fanouts, "batch_size": options.batch_size} if options.fanouts else {}
     kind = {"gcn": gw.nn.GCN, "sage": gw.nn.SAGE, "gin": gw.nn.GIN}[options.model]
     model = kind(ds.num_features, options.hidden, ds.num_classes, num_layers=3)
     start = peak()
     with gw.config(precision=options.precision):
-        trainer = gw.Trainer(model, ds, lr=0.01, eval_every=10**6, restore_best=False)
-        trainer.fit(3)
+        trainer = gw.Trainer(model, ds, lr=0.01, eval_every=10**6, restore_best=False, **batches)
+        trainer.fit(1 if options.fanouts else 3)
         print(json.dumps({"ready": True}), flush=True)
         for line in sys.stdin:
             begun, epochs = time.perf_counter(), int(line)
             trainer.fit(epochs)
             seconds = (time.perf_counter() - begun) / epochs
+            if options.fanouts:
+                seconds = statistics.mean(record.epoch_seconds for record in trainer.history[-epochs:])
             told = {"seconds": seconds, "loss": trainer.history[-1].loss, "peak": peak() - start}
             print(json.dumps(told), flush=True)
 
@@ -69,7 +80,10 @@ def measure(options: argparse.Namespace, twin: str) -> list[dict[str, Any]]:
         read(worker)
     if options.wait_quiet:
         quiet(0.2)
-    epochs = {p: max(1, round(options.seconds / ask(worker, 3)["seconds"])) for p, worker in workers.items()}
+    epochs = {
+        p: max(1, round(options.seconds / ask(worker, 1 if options.fanouts else 3)["seconds"]))
+        for p, worker in workers.items()
+    }
     found: dict[str, list[dict[str, Any]]] = {p: [] for p in PRECISIONS}
     for _ in range(options.turns):
         for precision, worker in workers.items():
@@ -79,7 +93,7 @@ def measure(options: argparse.Namespace, twin: str) -> list[dict[str, Any]]:
     medians = {p: statistics.median(turn["seconds"] for turn in turns) for p, turns in found.items()}
     return [
         {
-            "case": f"{options.model} 3 x {options.hidden}, {twin}",
+            "case": f"{options.model} 3 x {options.hidden}, {twin}" + _sampled(options),
             "precision": precision,
             "epoch_ms": round(1e3 * medians[precision], 2),
             "ratio": round(medians[precision] / medians["float32"], 3),
@@ -89,6 +103,12 @@ def measure(options: argparse.Namespace, twin: str) -> list[dict[str, Any]]:
         }
         for precision, turns in found.items()
     ]
+
+
+def _sampled(options: argparse.Namespace) -> str:
+    fanouts = "-".join(map(str, options.fanouts))
+    seeds = f" of {options.train_nodes} nodes" if options.train_nodes else ""
+    return f", batches of {options.batch_size}{seeds}, {fanouts}" if fanouts else ""
 
 
 def ask(worker: subprocess.Popen[str], epochs: int) -> dict[str, Any]:
@@ -114,6 +134,10 @@ def main() -> None:
     parser.add_argument("--twins", nargs="+", default=["arxiv", "products:0.25", "reddit:0.25"], help="name[:scale]")
     parser.add_argument("--model", choices=["gcn", "sage", "gin"], default="gcn")
     parser.add_argument("--hidden", type=int, default=32)
+    parser.add_argument("--fanouts", type=int, nargs="*", default=[], help="mini-batches; none: full batches")
+    parser.add_argument("--train-nodes", type=int, default=0, help="so many of them; 0: all")
+    parser.add_argument("--batch-size", type=int, default=1000)
+    parser.add_argument("--data", type=Path, help="folder that keeps the data between runs; else it is made anew")
     parser.add_argument("--seconds", type=float, default=1.5, help="of a turn")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -92,7 +92,7 @@ class Request:
     certify: bool = False
     prepare: Callable[[Iterable[Group]], None] = lambda groups: None  # told what kernels to expect before the trials
 
-    rounds: bool = False  # sums over edges read rows in bfloat16
+    rounds: Set[str] = frozenset()  # what is read in bfloat16: rows of sums over edges, operands of products
     place: str = HOST  # where a step runs; rows that are made before it move there
     worth: int | None = None  # bytes of a matrix from which kernels are generated for it; None: what a compiler costs
     is_built: Callable[[Sequence[Value]], bool] = lambda region: False  # whether functions of elements have a kernel
@@ -131,7 +131,7 @@ class Compiled:
         works, model: What the prediction rests on.
         steps: The programs that the last passes started from.
         walks: Whether values of edges are computed inside generated kernels.
-        rounds: Whether sums over edges read rows in bfloat16.
+        rounds: What is read in bfloat16: "rows" that are summed over edges, "operands" of dense products.
         certificates: Verdicts on the rewrites.
     """
 
@@ -146,7 +146,7 @@ class Compiled:
     model: CostModel
     steps: Steps
     walks: bool = False
-    rounds: bool = False
+    rounds: Set[str] = frozenset()
     certificates: list[Certificate] = field(default_factory=list)
 
 
@@ -430,6 +430,9 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
         groups = join_products(joint, groups, phase)  # after the prediction: it changes no choice
         groups = join_heads(joint, groups, phase) if request.joins else groups
     works = {group.result: group_works(group, sizes) for group in groups}
+    for group in groups if "operands" in request.rounds else ():
+        if group.terms or (group.anchor is not None and group.anchor.op is Op.MATMUL):
+            works[group.result] = tuple(work.rounded() for work in works[group.result])
     groups = wait_late(groups) if request.place != HOST else groups
     steps = Steps(forward, raw, derived, opened)
     return Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model, steps, walks, request.rounds)

@@ -32,7 +32,7 @@ from graphweft.runtime.features import DEFAULT_THRESHOLD
 
 def machine_key() -> str:
     """Names this machine for the cache: processor, instruction set level, threads, version of the measurement."""
-    facts = [platform.machine(), processor(), LEVEL, str(torch.get_num_threads()), "2"]
+    facts = [platform.machine(), processor(), LEVEL, str(torch.get_num_threads()), "3"]
     return hashlib.sha256("|".join(facts).encode()).hexdigest()[:16]
 
 
@@ -146,6 +146,8 @@ def _calls() -> Iterator[tuple[Work, Callable[[], object]]]:
         x, w, g = _random_rows(n, k), _random_rows(k, m), _random_rows(n, m)
         yield product_work(n, k, m), functools.partial(dense.matmul, x, w)
         yield contraction_work(n, k, m), functools.partial(dense.matmul_tn, x, g)
+        yield product_work(n, k, m).rounded(), functools.partial(dense.matmul, x, w, rounds=True)
+        yield contraction_work(n, k, m).rounded(), functools.partial(dense.matmul_tn, x, g, rounds=True)
     for n in (20_000, 60_000):
         x, scale = _random_rows(n, 32), torch.ones(n)
         yield rows_work(n * 32), functools.partial(dense.rows_apply, x, epilogue=Epilogue(row_scale=scale))

@@ -281,7 +281,7 @@ class CompiledFunction:
             worth=target.worth,
             is_built=target.is_built,
             joins=target.joins,
-            rounds=active.precision == "bf16",
+            rounds=target.rounds if active.precision == "bf16" else frozenset(),
         )
         return Plan(run_passes(program, request), target, program)
 

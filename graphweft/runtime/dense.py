@@ -8,6 +8,7 @@ do not depend on the number of threads; other dtypes and devices run the same me
 from __future__ import annotations
 
 import ctypes
+import functools
 from dataclasses import replace
 
 import torch
@@ -18,14 +19,20 @@ from graphweft._memory import empty
 from graphweft._pieces import total
 from graphweft.runtime.epilogue import Epilogue
 
-_gemm_nn = _native.declare("gw_gemm_nn_f32")
-_gemm_tn = _native.declare("gw_gemm_tn_f32")
+_gemm_nn, _gemm_nn_rounded = _native.declare("gw_gemm_nn_f32"), _native.declare("gw_gemm_nn_f32_bf16")
+_gemm_tn, _gemm_tn_rounded = _native.declare("gw_gemm_tn_f32"), _native.declare("gw_gemm_tn_f32_bf16")
+_half_unit = _native.declare("gw_half_unit")
 _rows_apply = _native.declare("gw_rows_apply_f32")
 _col_sum = _native.declare("gw_col_sum_f32")
 _dot = _native.declare("gw_dot_f32")
 _dropout = _native.declare("gw_dropout_f32")
 _argmax_rows = _native.declare("gw_argmax_rows_f32")
 _cross_entropy = _native.declare("gw_cross_entropy_f32")
+
+# Columns of both operands from which a product of rounded operands is faster: every number that is read and rounded
+# takes part in as many products as the narrower operand has columns.
+_ROUNDED_FROM = 40
+_TILES = 2
 
 
 def _is_native(x: torch.Tensor, w: torch.Tensor) -> bool:
@@ -70,11 +77,12 @@ def matmul(
     epilogue: Epilogue | None = None,
     out: torch.Tensor | None = None,
     rows: torch.Tensor | None = None,
+    rounds: bool = False,
 ) -> torch.Tensor:
     """``epilogue(x @ w)``, or ``epilogue(x @ w.T)`` when ``transposed``.
 
     With ``rows`` the product is that of ``x[rows]``, whose rows are read where they lie. Source: Joestar, section 5.3
-    (gather-GEMM fusion).
+    (gather-GEMM fusion). ``rounds``: float32 operands are rounded to bfloat16 where :func:`rounds_operands` says so.
 
     Shape: x (n, k), w (k, m) or transposed (m, k) -> (n, m); with rows (r,) int64 -> (r, m). ``out`` may be the
     epilogue's addend, not x.
@@ -106,8 +114,26 @@ def matmul(
         epilogue.check("matmul", n, m)
         stages = ctypes.byref(epilogue.native())
     left, right = (x.data_ptr(), x.stride(0)), (w.data_ptr(), w.stride(0), transposed)
-    _gemm_nn(n, k, m, *left, *right, stages, y.data_ptr(), y.stride(0), _native.pointer(rows), x.shape[0])
+    product = _gemm_nn_rounded if rounds and rounds_operands(k, m) else _gemm_nn
+    product(n, k, m, *left, *right, stages, y.data_ptr(), y.stride(0), _native.pointer(rows), x.shape[0])
     return y
+
+
+def rounds_operands(k: int, m: int) -> bool:
+    """Whether a float32 product of k columns by m columns that may round its operands does so.
+
+    It depends on the processor and on widths alone: batches of all sizes run the same kernel. Without matrix tiles
+    products of float32 were faster wherever it was measured.
+    """
+    return half_unit() == _TILES and min(k, m) >= _ROUNDED_FROM
+
+
+@functools.cache
+def half_unit() -> int:
+    """What this processor multiplies bfloat16 numbers with: 2 matrix tiles, 1 dot products of pairs, 0 neither."""
+    used = ctypes.c_int32()
+    _half_unit(2, ctypes.byref(used))
+    return used.value
 
 
 def _check_rows(who: str, rows: torch.Tensor | None, count: int) -> int:
@@ -127,10 +153,12 @@ def matmul_tn(
     col_sum: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     rows: torch.Tensor | None = None,
+    rounds: bool = False,
 ) -> torch.Tensor:
     """``x.T @ (row_scale[:, None] * g)``, the gradient of a weight; with ``rows`` that of ``x[rows]``, as in matmul.
 
     ``col_sum`` (m,), if given, receives the column sums of ``g`` itself (not scaled), the gradient of a bias.
+    ``rounds``: as in matmul; ``g`` is rounded after it is scaled.
 
     Shape: x (n, k), g (n, m), row_scale (n,) -> (k, m).
     Raises: ShapeError where sizes do not fit.
@@ -154,7 +182,8 @@ def matmul_tn(
         scaled = g if row_scale is None else g * row_scale.to(g.dtype)[:, None]
         return _finish(x.t() @ scaled, None, out)
     dw = _output("matmul_tn", out, k, m, torch.float32)
-    _gemm_tn(
+    product = _gemm_tn_rounded if rounds and rounds_operands(k, m) else _gemm_tn
+    product(
         n,
         k,
         m,

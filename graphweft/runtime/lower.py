@@ -7,7 +7,7 @@ operands by role. Nothing here knows a machine: which function runs a call is it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import torch
 
@@ -20,6 +20,7 @@ from graphweft.runtime.kernel_call import KernelCall, Slot, body_of
 Parts = tuple[str, list[tuple[str, Value]], list[tuple[str, Value]], Attrs]  # kernel, operands, results, attributes
 
 NO_WORK = Work("rows", 0.0, 0.0)
+_PRODUCTS = ("matmul", "contract", "matmul_terms", "contract_terms")
 _ROLES = {
     Op.SPMM: ("graph", "x", "weight"),
     Op.SPMM_MAX: ("graph", "x"),
@@ -39,16 +40,17 @@ def lower(
     works: tuple[Work, ...] = (NO_WORK,),
     frees: tuple[int, ...] = (),
     over: bool = False,
-    rounds: bool = False,
+    rounds: Set[str] = frozenset(),
 ) -> KernelCall:
     """The call that computes ``group``, and ``also``, the arg of a maximum, from slots into slots.
 
-    ``over``: an aggregation, or a softmax over edges, writes over what it reads. ``rounds``: a sum over edges reads
-    float32 rows in bfloat16.
+    ``over``: an aggregation, or a softmax over edges, writes over what it reads. ``rounds``: what is read in bfloat16,
+    "rows" that are summed over edges and "operands" of dense products, where they are float32.
     """
     kernel, operands, results, attrs = _parts(group)
-    if rounds and kernel in ("spmm", "spmm_self") and group.result.tensor.dtype == torch.float32:
-        attrs = (*attrs, ("rows", "bf16"))
+    if rounds and group.result.tensor.dtype == torch.float32:
+        kind = "rows" if kernel in ("spmm", "spmm_self") else "operands" if kernel in _PRODUCTS else ""
+        attrs = (*attrs, (kind, "bf16")) if kind in rounds else attrs
     if also is not None:
         results = [*results, ("arg", also)]
     reads = tuple(Slot(role, slot[value], value) for role, value in operands)

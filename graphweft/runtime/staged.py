@@ -175,7 +175,7 @@ class StagedFunction:
             joins=target.joins,
             orders=None if choice.orders is None else dict(choice.orders),
             hoists_from=1,
-            rounds=active.precision == "bf16",
+            rounds=target.rounds_in_batches if active.precision == "bf16" else frozenset(),
             place=HOST if self.tier is None else "tier",
         )
         return StagedPlan(self, Plan(run_passes(program, request), target), choice)

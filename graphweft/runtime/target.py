@@ -8,7 +8,7 @@ Called by ``plan.py`` and ``staged.py``; the CPU's table is in ``runtime/cpu``, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,11 +17,13 @@ from torch import Tensor
 
 from graphweft._errors import ConfigError
 from graphweft.ir.interpret import evaluate
+from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.passes.fuse import Group
 from graphweft.passes.work import Sizes
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.sample.sampler import Sampler
+from graphweft.storage.feature import is_dense
 
 Launch = Callable[[Slots], None]
 # looks at a call once; None where it cannot run this one
@@ -54,6 +56,11 @@ class Target:
         >>> sorted(target.kernels())
         ['matmul']
     """
+
+    # What it reads in bfloat16 where a plan asks for that: in whole graphs, and in sampled batches, whose steps are
+    # written down and replayed, so that nothing may depend on how large a batch is.
+    rounds: Set[str] = frozenset({"rows", "operands"})
+    rounds_in_batches: Set[str] = frozenset({"operands"})
 
     blocking = False  # whether a launch is over when it returns, so that it can be timed, and written down as it is
 
@@ -143,7 +150,7 @@ def interpreted(call: KernelCall) -> Launch:
     """The values of a call by the interpreter; those that nobody reads any more are let go."""
     given = [(slot.value, slot.at) for slot in call.reads]
     results = [(slot.value, slot.at) for slot in call.writes]
-    wanted = {value for value, _ in results}
+    wanted, rounds = {value for value, _ in results}, call.get("operands") == "bf16"
     last = {operand: value for value in call.body for operand in value.inputs}
     dead = {
         value: tuple(v for v in dict.fromkeys(value.inputs) if last[v] is value and v not in wanted)
@@ -153,7 +160,8 @@ def interpreted(call: KernelCall) -> Launch:
     def run(slots: Slots) -> None:
         known = {value: slots[index] for value, index in given}
         for value in call.body:
-            known[value] = evaluate(value, [known[operand] for operand in value.inputs])
+            operands = [known[operand] for operand in value.inputs]
+            known[value] = evaluate(value, _rounded(operands) if rounds and value.op is Op.MATMUL else operands)
             for operand in dead[value]:
                 del known[operand]
         for value, index in results:
@@ -176,6 +184,11 @@ def whole(function: Callable[..., Any], in_place: bool = False) -> Launcher:
         return run
 
     return launcher
+
+
+def _rounded(operands: Sequence[Any]) -> list[Any]:
+    """Operands of a product that are read in bfloat16."""
+    return [t.to(torch.bfloat16).to(t.dtype) if isinstance(t, Tensor) and is_dense(t) else t for t in operands]
 
 
 def _contiguous(result: Any) -> Any:

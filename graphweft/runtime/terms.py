@@ -16,11 +16,13 @@ import torch
 from graphweft import _native
 from graphweft._errors import DtypeError, ShapeError
 from graphweft._memory import empty
+from graphweft.runtime import dense
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.sparse import Adjacency
 
 _gemm_tn_terms = _native.declare("gw_gemm_tn_terms_f32")
-_gemm_terms = _native.declare("gw_gemm_terms_f32")
+_gemm_tn_terms_rounded = _native.declare("gw_gemm_tn_terms_f32_bf16")
+_gemm_terms, _gemm_terms_rounded = _native.declare("gw_gemm_terms_f32"), _native.declare("gw_gemm_terms_f32_bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +125,12 @@ def _contiguous(term: Term) -> Term:
     )
 
 
-def matmul_terms(terms: Sequence[Term], *, epilogue: Epilogue | None = None) -> torch.Tensor:
+def matmul_terms(terms: Sequence[Term], *, epilogue: Epilogue | None = None, rounds: bool = False) -> torch.Tensor:
     """``epilogue`` of the sum of the terms' products.
 
     Sums stay in registers from the first term to the last, and rows that are gathered or summed are put together in the
-    core's own cache: no partial result and no gathered copy is stored. Source: Morphling, section 4.
+    core's own cache: no partial result and no gathered copy is stored. Source: Morphling, section 4. ``rounds``: as in
+    matmul; sums over edges are rounded after they are scaled, and kept as they are.
 
     Shape: n and m are those of every term -> (n, m).
     Raises: ShapeError or DtypeError where a term does not fit; IndexRangeError for a row outside its table.
@@ -138,7 +141,7 @@ def matmul_terms(terms: Sequence[Term], *, epilogue: Epilogue | None = None) -> 
         tensor([4., 4.])
     """
     shapes = [term.shape for term in terms]
-    n, _, m = shapes[0] if shapes else (0, 0, 0)
+    n, k, m = shapes[0] if shapes else (0, 0, 0)
     if not shapes or any((other[0], other[2]) != (n, m) for other in shapes):
         raise ShapeError(f"matmul_terms: expected products of one shape, got {[(s[0], s[2]) for s in shapes]}")
     terms = [_contiguous(term) for term in terms]
@@ -148,17 +151,24 @@ def matmul_terms(terms: Sequence[Term], *, epilogue: Epilogue | None = None) -> 
         stages = ctypes.byref(epilogue.native())
     y = empty((n, m), torch.float32)
     table = (_native.Term * len(terms))(*(term.native() for term in terms))
-    _gemm_terms(n, m, table, len(terms), stages, y.data_ptr(), y.stride(0))
+    product = _gemm_terms_rounded if rounds and dense.rounds_operands(k, m) else _gemm_terms
+    product(n, m, table, len(terms), stages, y.data_ptr(), y.stride(0))
     return y
 
 
 def contract_terms(
-    lefts: Sequence[Left], edges: Adjacency, x: torch.Tensor, *, epilogue: Epilogue | None = None
+    lefts: Sequence[Left],
+    edges: Adjacency,
+    x: torch.Tensor,
+    *,
+    epilogue: Epilogue | None = None,
+    rounds: bool = False,
 ) -> list[torch.Tensor]:
     """``A.T @ G`` for every left operand A, where row i of G is ``epilogue`` of the sum of ``x[j]`` over i's edges.
 
     G is made block of rows by block of rows, in the core's own cache, and never stored: with A the input of a layer and
-    the sums of its neighbours, these are the gradients of both weights.
+    the sums of its neighbours, these are the gradients of both weights. ``rounds``: as in matmul; rows of G are rounded
+    after the epilogue.
 
     Shape: x (edges.num_cols, m), left operands (edges.num_rows, k) -> (k, m) each.
     Raises: ShapeError or DtypeError where an operand does not fit; IndexRangeError for a row outside its table.
@@ -184,5 +194,7 @@ def contract_terms(
         table[place] = _native.Left(rows.shape[1], rows.data_ptr(), rows.stride(0), rows.shape[0], ids, *target)
         made.append(dw)
         read.append(rows)
-    _gemm_tn_terms(m, table, len(lefts), edges.native, read[0].data_ptr(), read[0].stride(0), stages)
+    rounded = rounds and all(dense.rounds_operands(left.x.shape[1], m) for left in lefts)
+    product = _gemm_tn_terms_rounded if rounded else _gemm_tn_terms
+    product(m, table, len(lefts), edges.native, read[0].data_ptr(), read[0].stride(0), stages)
     return made

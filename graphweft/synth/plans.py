@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from graphweft import _config
 from graphweft._errors import ConfigError
 from graphweft.data.dataset import Dataset
 from graphweft.nn.module import CompiledModule
@@ -166,7 +167,9 @@ def prediction_plans(model: CompiledModule, ds: Dataset) -> StepPlans:
 
 
 def _check_data(ds: Dataset) -> None:
-    """Raises: ConfigError for what an .npz of a program does not hold."""
+    """Raises: ConfigError for what an .npz of a program does not hold, and for another precision than float32."""
+    if _config.current().precision != "float32":
+        raise ConfigError(f"precision={_config.current().precision} cannot be combined with a float32 program")
     if ds.graph.is_typed:
         raise ConfigError(f"data: expected a graph without types, got {len(ds.graph.relations)} relations in {ds.name}")
     if max(ds.num_nodes, ds.num_edges) >= 2**31:

@@ -193,7 +193,7 @@ def _refused(given: StepParts) -> str:
     """Why a step cannot be written down whatever the batch; "" where it may be."""
     if given.loss is None:
         return "its loss is computed in Python"
-    if _config.current().precision != "float32":
+    if _config.current().precision != "float32" and "rows" in target_of(given.device).rounds_in_batches:
         return f"precision={_config.current().precision} rounds rows by the sizes of a batch"
     if _config.current().tune:
         return "formats of batches are being measured"

@@ -143,7 +143,7 @@ class TrainSpec(LoopOptions, TableOptions):
         drawn=True)
     sampler: str = option("neighbor", "", "mini: how batches are sampled.", choices=SAMPLERS, resume="given",
         drawn=True)
-    precision: str = option("float32", "", "bf16: sums over edges read rows in bfloat16.", choices=PRECISIONS,
+    precision: str = option("float32", "", "bf16: sums over edges and products read bfloat16.", choices=PRECISIONS,
         resume="given")
     seed: int = option(0, "N", "Seed of parameters, dropout, random splits and graphs.", least=0, most=2**63 - 1)
     threads: int = option(0, "N", "Number of threads.", "all physical cores", least=0, most=4096, resume="free")

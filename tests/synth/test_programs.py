@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import graphweft as gw
+from graphweft._errors import ConfigError
 from graphweft.run import make_model, run
 from graphweft.runtime.build import find_compiler
 from graphweft.synth.spec import ProgramSpec
@@ -213,6 +214,15 @@ def test_weights_of_edges(case: dict[str, Any], build: Build, graphs: Graphs, tm
     built = _same_as_library(spec, build, tmp_path)
     np.savez(tmp_path / "bare.npz", **arrays, edge_index=np.stack([src, dst]))
     assert "edge_weight: expected weights" in built.run("--data", tmp_path / "bare.npz", status=2).stderr
+
+
+def test_another_precision_is_refused(graphs: Graphs, tmp_path: Path) -> None:
+    with (
+        gw.config(precision="bf16"),
+        pytest.raises(ConfigError, match=r"^precision=bf16 cannot be combined with a float32 program$"),
+    ):
+        write_program(ProgramSpec(data=str(graphs["dense"])), tmp_path / "program")
+    assert not (tmp_path / "program").exists()
 
 
 @pytest.mark.slow

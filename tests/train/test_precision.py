@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import graphweft as gw
+from graphweft._config import PRECISIONS
 from graphweft._errors import CheckpointError, ConfigError
-from graphweft.runtime import sparse
+from graphweft.runtime import dense, sparse
 from graphweft.train.spec import TrainSpec
 
 
@@ -46,3 +47,37 @@ def test_an_unknown_precision_is_one_line() -> None:
     with pytest.raises(ConfigError, match="precision: expected one of float32, bf16, got 'half'"):
         TrainSpec(precision="half")
     assert "precision" not in TrainSpec().identity() and TrainSpec(precision="bf16").identity()["precision"] == "bf16"
+
+
+@pytest.fixture
+def rounding_products(rounding: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products round their operands, too, whatever the processor and the widths."""
+    monkeypatch.setattr(dense, "rounds_operands", lambda k, m: True)
+
+
+def accuracy(ds: gw.Dataset, precision: str, epochs: int, **options: object) -> float:
+    """Mean share of test nodes that are predicted right, of three seeds."""
+    found = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = gw.nn.SAGE.for_data(ds, hidden=32)
+        trainer = gw.Trainer(model, ds, lr=0.01, seed=seed, eval_every=1000, precision=precision, **options)  # type: ignore
+        trainer.fit(epochs)
+        found.append(trainer.evaluate("test"))
+    return sum(found) / len(found)
+
+
+@pytest.mark.parametrize("mode", ["full", "mini"])
+def test_accuracy_stays_on_a_planted_graph(rounding_products: None, mode: str) -> None:
+    ds = gw.synthetic("default", scale=0.2, seed=0, homophily=0.8)
+    options = {"mode": "mini", "fanouts": (5, 5), "batch_size": 200} if mode == "mini" else {}
+    exact, rounded = (accuracy(ds, precision, 4 if options else 15, **options) for precision in PRECISIONS)
+    assert exact > 0.8
+    assert abs(rounded - exact) <= 0.003
+
+
+def test_accuracy_stays_on_cora(rounding_products: None, shared_data: Path) -> None:
+    ds = gw.load(shared_data / "cora.npz")
+    exact, rounded = (accuracy(ds, precision, 20) for precision in PRECISIONS)
+    assert exact > 0.6
+    assert abs(rounded - exact) <= 0.003

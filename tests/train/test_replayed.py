@@ -14,6 +14,7 @@ import graphweft as gw
 from graphweft._errors import ConfigError
 from graphweft.cli import main
 from graphweft.data.synthetic import synthetic
+from graphweft.runtime import dense
 from graphweft.runtime.padded import Bounds
 from graphweft.train import replayed
 from graphweft.train.trainer import Trainer
@@ -64,6 +65,18 @@ def test_training_with_replays_is_training_without(name: str) -> None:
     else:
         assert not any(replayed_) and "cannot be written down on cpu" in found.replays["refused"]
     assert "replayed" not in plain.history[-1].values()
+
+
+def test_rounded_products_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whole batches and in those of other sizes, with the bits of steps that run as they come."""
+    monkeypatch.setattr(dense, "rounds_operands", lambda k, m: True)
+    exact, plain, found = (
+        made("SAGE", how, precision=p) for how, p in (("off", "float32"), ("off", "bf16"), ("on", "bf16"))
+    )
+    for trainer in (exact, plain, found):
+        trainer.fit(3)
+    assert same(plain, found) and not same(plain, exact)
+    assert sum(found.history["replayed"]) >= 2 * (len(found._batch.loader) - 2)  # type: ignore[attr-defined]
 
 
 def test_a_batch_beyond_the_bounds_runs_as_it_comes_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

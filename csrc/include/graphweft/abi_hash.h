@@ -1,4 +1,4 @@
 // A mark of all entry points and structures. Written by csrc/bindings.py.
 #pragma once
 
-#define GW_ABI_HASH "0a9a341902302b7b"
+#define GW_ABI_HASH "71bcd941b805b8d0"

@@ -43,6 +43,11 @@ def _epilogue(call: KernelCall) -> Callable[[Slots], Epilogue | None]:
     return epilogue_of(call, call.value.tensor.dims[0])
 
 
+def rounds(call: KernelCall) -> bool:
+    """Whether the operands of a product are read in bfloat16."""
+    return bool(call.get("operands") == "bf16")
+
+
 def rows(call: KernelCall) -> Launch:
     """Stages applied to rows as they are, or read by index."""
     source, ids, out, epilogue = call.operand("x"), call.reading("ids"), call.writes[0].at, _epilogue(call)
@@ -58,7 +63,7 @@ def spmm(call: KernelCall) -> Launch:
     """Rows summed over edges."""
     graph, x, out = call.operand("graph"), call.operand("x"), call.writes[0].at
     weight, scale, over = call.reading("weight"), call.reading("src_scale"), call.over
-    coefficient, epilogue, rounds = call.get("self_coef"), _epilogue(call), call.get("rows") == "bf16"
+    coefficient, epilogue, rounded = call.get("self_coef"), _epilogue(call), call.get("rows") == "bf16"
     factor = call.reading("self_factor")
 
     def run(slots: Slots) -> None:
@@ -71,7 +76,7 @@ def spmm(call: KernelCall) -> Launch:
             self_factor=None if factor is None else slots[factor],
             epilogue=epilogue(slots),
             out=slots[x].detach() if over else None,
-            rounds=rounds,
+            rounds=rounded,
         )
 
     return run
@@ -107,13 +112,14 @@ def sparse_matmul(call: KernelCall) -> Launch:
 def contract(call: KernelCall) -> Launch:
     """A product that sums over rows, with the column sums of its second operand."""
     a, b, ids, out = call.operand("x"), call.operand("weight"), call.reading("ids"), call.writes[0].at
-    tap = call.writing("col_sum")
+    tap, rounded = call.writing("col_sum"), rounds(call)
 
     def run(slots: Slots) -> None:
         sums = None
         if tap is not None:
             sums = slots[tap] = torch.empty(slots[b].shape[1], dtype=slots[b].dtype)
-        slots[out] = dense.matmul_tn(slots[a], slots[b], col_sum=sums, rows=None if ids is None else slots[ids])
+        at = None if ids is None else slots[ids]
+        slots[out] = dense.matmul_tn(slots[a], slots[b], col_sum=sums, rows=at, rounds=rounded)
 
     return run
 
@@ -121,11 +127,11 @@ def contract(call: KernelCall) -> Launch:
 def matmul(call: KernelCall) -> Launch:
     """Rows times a matrix."""
     a, b, ids, out = call.operand("x"), call.operand("weight"), call.reading("ids"), call.writes[0].at
-    transposed, epilogue = call.get("transposed"), _epilogue(call)
+    how, epilogue = {"transposed": call.get("transposed"), "rounds": rounds(call)}, _epilogue(call)
 
     def run(slots: Slots) -> None:
         at = None if ids is None else slots[ids]
-        slots[out] = dense.matmul(slots[a], slots[b], transposed=transposed, epilogue=epilogue(slots), rows=at)
+        slots[out] = dense.matmul(slots[a], slots[b], epilogue=epilogue(slots), rows=at, **how)
 
     return run
 
@@ -171,10 +177,10 @@ def matmul_terms_of(call: KernelCall) -> Launch:
     """Several products, added up in registers."""
     out, epilogue = call.writes[0].at, _epilogue(call)
     count = sum(slot.role.startswith("weight") for slot in call.reads)
-    terms = [_term(call, i) for i in range(count)]
+    terms, rounded = [_term(call, i) for i in range(count)], rounds(call)
 
     def run(slots: Slots) -> None:
-        slots[out] = matmul_terms([term(slots) for term in terms], epilogue=epilogue(slots))
+        slots[out] = matmul_terms([term(slots) for term in terms], epilogue=epilogue(slots), rounds=rounded)
 
     return run
 
@@ -211,11 +217,12 @@ def contract_terms_of(call: KernelCall) -> Launch:
     shared = call.value.inputs[1]  # the operand that all contractions share, as wide as its column sums
     epilogue = epilogue_of(call, shared.tensor.dims[0])
     outs = [slot.at for slot in call.writes[:count]]
-    lefts = [(call.operand(f"left{i}"), call.reading(f"ids{i}")) for i in range(count)]
+    lefts, rounded = [(call.operand(f"left{i}"), call.reading(f"ids{i}")) for i in range(count)], rounds(call)
 
     def run(slots: Slots) -> None:
         operands = [Left(slots[x], None if ids is None else slots[ids]) for x, ids in lefts]
-        made = contract_terms(operands, slots[graph].csc_structure, slots[source], epilogue=epilogue(slots))
+        edges, stages = slots[graph].csc_structure, epilogue(slots)
+        made = contract_terms(operands, edges, slots[source], epilogue=stages, rounds=rounded)
         for out, result in zip(outs, made, strict=True):
             slots[out] = result
 

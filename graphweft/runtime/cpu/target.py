@@ -20,6 +20,7 @@ from graphweft.passes.work import Sizes
 from graphweft.runtime.cpu import attention, norms, products
 from graphweft.runtime.cpu.functions import SIMPLE, TYPED
 from graphweft.runtime.cpu.generated import edge_nests, row_nest
+from graphweft.runtime.dense import rounds_operands
 from graphweft.runtime.edge_kernels import start_edge_kernels
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.row_kernels import is_built
@@ -73,11 +74,15 @@ class _Cpu(Target):
         """Products that sum over rows keep partial sums of slabs of rows; others pack their matrix."""
         if call.kernel == "contract_terms":
             made = [slot.value.tensor.dims for slot in call.writes[: call.get("count")]]
+            if products.rounds(call) and all(rounds_operands(*dims) for dims in made):
+                return rounded_slabs_bytes([dims[0] for dims in made], made[0][-1])
             return slabs_bytes(0, sum(dims[0] for dims in made), made[0][-1], terms=True)
         dims = {slot.role: slot.value.type for slot in call.reads}
         weight = dims.get("weight")
         if call.kernel == "contract" and isinstance(weight, TensorType):
             k, m = call.value.tensor.dims
+            if products.rounds(call) and rounds_operands(k, m):
+                return rounded_slabs_bytes([k], m)
             return slabs_bytes(sizes.rows.get(str(weight.rows), 0), k, m)
         return prod(weight.dims) * 4 if call.kernel.startswith("matmul") and isinstance(weight, TensorType) else 0
 
@@ -89,6 +94,12 @@ def slabs_bytes(n: int, k: int, m: int, terms: bool = False) -> int:
         return 4 * floats * min(max(_TERMS_FLOATS // floats, _FEWEST), _SLABS)
     block = min(max(_CACHE_FLOATS // min(max(k, 1), 512) // 8 * 8, 48), 256)
     return 4 * floats * max(1, min(-(-n // block), _SLABS_FLOATS // floats, _SLABS))
+
+
+def rounded_slabs_bytes(ks: Sequence[int], m: int) -> int:
+    """As :func:`slabs_bytes`, at most, of operands that are rounded: gemm_tn_half.h, whose products are whole tiles."""
+    floats = max(1, sum(-(-k // _LANES) * _LANES for k in ks) * (-(-m // _LANES) * _LANES))
+    return 4 * floats * min(max(_TERMS_FLOATS // floats, _FEWEST), _SLABS)
 
 
 def _inverse_degree(call: KernelCall) -> Launch:
