@@ -55,6 +55,8 @@ foreach_lerp = torch._foreach_lerp_
 foreach_add, foreach_mul = torch._foreach_add_, torch._foreach_mul
 # of a sparse matrix, how many entries it stores
 stored_entries = torch.Tensor._nnz
+# of one in coordinates, coalesced or not, where its entries are and their values
+stored_places, stored_values = torch.Tensor._indices, torch.Tensor._values
 # the module in which torch.nn.functional's native functions live, as their __module__ says
 NATIVE_FUNCTIONS = torch._C._nn
 

@@ -113,9 +113,6 @@ def given_labels(y: Any, rows: int, num_classes: int | None, task: Any) -> tuple
             _check_gaps(labels, count)
     else:
         labels = labels.float()
-        if found == "multilabel" and not _are_marks(labels):
-            wrong = labels[~((labels == 0) | (labels == 1) | labels.isnan())]
-            raise DataError(f"y: expected 0, 1, or nan where unknown, for the task multilabel, got {float(wrong[0]):g}")
         columns = labels.shape[1] if labels.dim() == 2 else 0
         count = 1 if found == "regression" and labels.dim() == 1 else columns
     return labels, count if num_classes is None else int(num_classes), found

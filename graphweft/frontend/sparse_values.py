@@ -8,6 +8,7 @@ stands in its place meanwhile. Asked by ``recording_modes.py`` and ``recorder.py
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from graphweft._torch_private import pytree, stored_entries, without_modes
+from graphweft._torch_private import pytree, stored_entries, stored_places, stored_values, without_modes
 from graphweft.frontend.layout import UnraisableError
 
 _PRODUCTS = {
@@ -51,10 +52,10 @@ _OF_PLACES = {
     Tensor.col_indices,
     Tensor.ccol_indices,
     Tensor.row_indices,
-    Tensor._indices,
+    stored_places,
     Tensor.indices,
 }
-_VALUES = {Tensor.values, Tensor._values}
+_VALUES = {Tensor.values, stored_values}
 _SCALED = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.div, Tensor.div, Tensor.__truediv__}
 _ALLOWED = {"indices", "values", "size", "is_coalesced", "device", "dtype", "check_invariants", "requires_grad"}
 _ALLOWED |= {"crow_indices", "col_indices", "ccol_indices", "row_indices"}
@@ -121,10 +122,24 @@ pytree.register_pytree_node(
 
 @dataclass(frozen=True, eq=False)
 class _Matrix:
-    """Values, and where they are; an entry may be given in parts."""
+    """Values, and where they are; an entry may be given in parts.
+
+    Attributes:
+        places: Where torch has the values.
+        given: The values as forward gave them, in another order or in parts where the matrix was coalesced since.
+        ends: Rows and columns of those.
+        order: From ``given`` to the values at ``places``; None: they are the same.
+    """
 
     places: Places
-    values: Tensor
+    given: Tensor
+    ends: tuple[Tensor, Tensor]
+    order: Callable[[Tensor], Tensor] | None = None
+
+    @functools.cached_property
+    def values(self) -> Tensor:
+        """The values at the places; products do not need them, and rows of edges that change places are a step."""
+        return self.given if self.order is None else self.order(self.given)
 
 
 class SparseValues:
@@ -180,21 +195,20 @@ class SparseValues:
             return self._coalesced(matrix)
         if func in _VALUES and (func is not Tensor.values or places.coalesced or places.layout != torch.sparse_coo):
             return matrix.values
-        if func is Tensor.to_dense and not kwargs and matrix.values.dim() == 1:
-            zeros = torch.zeros(places.shape, dtype=matrix.values.dtype)
-            return zeros.index_put(places.ends, matrix.values, accumulate=True)
+        if func is Tensor.to_dense and not kwargs and matrix.given.dim() == 1:
+            zeros = torch.zeros(places.shape, dtype=matrix.given.dtype)
+            return zeros.index_put(matrix.ends, matrix.given, accumulate=True)
         if func in (torch.sparse.sum, torch.sum, Tensor.sum) and not more and not kwargs:
-            return matrix.values.sum()
+            return matrix.given.sum()
         if func is torch.sparse.softmax and (*more, *kwargs.values()) in ((1,), (-1,)):
             return self._softmax(self._coalesced(matrix))
         if len(more) != (len(more) if func in _TURNED else 1) or kwargs:
             return None
         if func in _TURNED and len({at % 2 for at in more} or {0, 1}) == 2 and len(places.shape) == 2:
-            return replace(matrix, places=_turned(places))
+            return replace(matrix, places=_turned(places), ends=matrix.ends[::-1])
         if func in _SCALED and not isinstance(more[0], bool) and isinstance(more[0], int | float):
-            scaled = matrix.values / more[0] if "div" in func.__name__ else matrix.values * more[0]
-            return replace(matrix, values=scaled)
-        if func in _PRODUCTS and _is_tensor(more[0]) and more[0] not in self and matrix.values.dim() == 1:
+            return replace(matrix, given=matrix.given / more[0] if "div" in func.__name__ else matrix.given * more[0])
+        if func in _PRODUCTS and _is_tensor(more[0]) and more[0] not in self and matrix.given.dim() == 1:
             return _product(matrix, more[0])
         return None
 
@@ -224,7 +238,7 @@ class SparseValues:
         with without_modes():
             ones = torch.ones(values.shape, dtype=values.dtype)
             _MADE_BY[layout](*ids, ones, tuple(size), check_invariants=True)
-        return self._keep(_Matrix(places, values))
+        return self._keep(_Matrix(places, values, places.ends))
 
     def _coalesced(self, matrix: _Matrix) -> _Matrix:
         """The same with every entry once and in order."""
@@ -234,13 +248,18 @@ class SparseValues:
         row, column = places.indices
         width = max(places.shape[1], 1)
         keys, at = torch.unique(row * width + column, return_inverse=True)
-        values = matrix.values
-        if len(keys) < len(row):
-            values = torch.zeros((len(keys), *values.shape[1:]), dtype=values.dtype).index_add(0, at, values)
-        elif not torch.equal(at, torch.arange(len(at))):
-            values = values.index_select(0, torch.argsort(at))
         there = (torch.div(keys, width, rounding_mode="floor"), keys % width)
-        return _Matrix(replace(places, indices=there, coalesced=True), values)
+        found = replace(matrix, places=replace(places, indices=there, coalesced=True))
+        if len(keys) == len(row) and torch.equal(at, torch.arange(len(at))):
+            return found
+
+        def ordered(given: Tensor) -> Tensor:
+            values = given if matrix.order is None else matrix.order(given)
+            if len(keys) == len(row):
+                return values.index_select(0, torch.argsort(at))
+            return torch.zeros((len(keys), *values.shape[1:]), dtype=values.dtype).index_add(0, at, values)
+
+        return replace(found, order=ordered)
 
     def _softmax(self, matrix: _Matrix) -> _Matrix | None:
         """A softmax of the entries of every row."""
@@ -251,12 +270,13 @@ class SparseValues:
         most = start.scatter_reduce(0, row, values, "amax").detach().index_select(0, row)
         power = (values - most).exp()
         total = torch.zeros_like(start).index_add(0, row, power)
-        return replace(matrix, values=power / total.index_select(0, row))
+        return _Matrix(matrix.places, power / total.index_select(0, row), matrix.places.ends)
 
     def _keep(self, matrix: _Matrix) -> Tensor:
         places = matrix.places
         with without_modes():
-            made = places.matrix(torch.ones(matrix.values.shape, dtype=matrix.values.dtype))
+            ones = torch.ones((len(places.indices[1]), *matrix.given.shape[1:]), dtype=matrix.given.dtype)
+            made = places.matrix(ones)
         self._held[made] = matrix
         return made
 
@@ -275,8 +295,8 @@ def _turned(places: Places) -> Places:
 def _product(matrix: _Matrix, right: Tensor) -> Tensor:
     """The matrix times rows, or a vector."""
     rows = right.view(-1, 1) if right.dim() == 1 else right
-    row, column = matrix.places.ends
-    sent = rows.index_select(0, column) * matrix.values.view(-1, 1)
+    row, column = matrix.ends
+    sent = rows.index_select(0, column) * matrix.given.view(-1, 1)
     made = torch.zeros((matrix.places.shape[0], rows.shape[1]), dtype=right.dtype).index_add(0, row, sent)
     return made.view(-1) if right.dim() == 1 else made
 

@@ -14,7 +14,7 @@ from graphweft._memory import empty
 
 _batch_norm = _native.declare("gw_batch_norm_f32")
 _batch_norm_grad = _native.declare("gw_batch_norm_grad_f32")
-_track = _native.declare("gw_track_moments_f32")
+_track = _native.declare("gw_track_moments_f32", recorded=False)  # after a step, replayed or not
 _normalise = _native.declare("gw_normalise_f32")
 _at = _native.pointer
 
@@ -61,7 +61,8 @@ def batch_norm_grad(
     Shape: x and dy (n, f), stats (2, f), weight (f,) -> (n, f), (f,), (f,).
     """
     x, dy, (n, f) = x.contiguous(), dy.contiguous(), x.shape
-    dx, (dweight, dbias) = empty((n, f)), torch.empty(2, f, dtype=torch.float32)
+    dx = empty((n, f))
+    dweight, dbias = (torch.empty(f, dtype=torch.float32) for _ in range(2))  # not one of two rows: tapes know no views
     weight = _flat(weight)
     given = (x.data_ptr(), f, dy.data_ptr(), f, _at(weight), stats.data_ptr(), eps)
     _batch_norm_grad(n, f, *given, dx.data_ptr(), f, dweight.data_ptr(), dbias.data_ptr())

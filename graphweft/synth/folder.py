@@ -23,7 +23,7 @@ _HEADS = '"attention.h"'
 _OPTIONAL: dict[str, str] = {  # core and support: needed where the model has the pattern
     **dict.fromkeys(("spmm_max", "extremes"), r"spmm_max\("),
     "sddmm": r"sparse_dropout\(",
-    "spmm": r"spmm\(|sparse_matmul\(",
+    **dict.fromkeys(("spmm", "sums"), r"spmm\(|sparse_matmul\("),
     **dict.fromkeys((f"attention{part}" for part in ("", "_test", "_kernels", "_operands", "_draws")), _HEADS),
     "heads.cpp": r"\b(head_\w+|sum_heads|repeat_heads)\(",
     "heads": _HEADS,

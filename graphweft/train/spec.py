@@ -131,8 +131,8 @@ class TrainSpec(LoopOptions, TableOptions):
     norm: str = option("none", "", "Normalisation between layers.", choices=NORMS)
     reduce: str = option("auto", "", "How neighbours are combined; auto: the model's default.", choices=REDUCES)
     residual: bool = option(False, "--residual/--no-residual", "Add a layer's input to its output.")
-    readout: str = option("sum", "", "graphs: how the nodes of a graph are combined; sum, mean or max, or some of them "
-        "joined by +.", check=check_readout, resume="given")
+    readout: str = option("sum", "HOW", "graphs: how the nodes of a graph are combined; sum, mean or max, or some of "
+        "them joined by +.", check=check_readout, resume="given")
     fold: int | None = option(None, "K", "graphs: the test set is fold K of 10, from 0.", "the split of the source",
         least=0, most=FOLDS - 1, resume="given")
     mode: str = option("full", "", "full: all nodes in every step; mini: sampled; macro: part by part; mapped: as "

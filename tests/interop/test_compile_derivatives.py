@@ -242,7 +242,7 @@ def test_infinity_that_no_edge_reads(columns: tuple[int, ...]) -> None:
 
 
 class Replaces(nn.Module):
-    """A buffer that forward replaces by another tensor, which no operation does."""
+    """A buffer that forward replaces by a tensor of another shape, which no operation does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,7 +250,7 @@ class Replaces(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         out = torch.zeros_like(x).index_add_(0, edge_index[1], x[edge_index[0]])
-        self.total = self.total + out.detach().sum(0)
+        self.total = out.detach().sum(0, keepdim=True)
         return out
 
 

@@ -99,11 +99,6 @@ def test_features_of_another_width_are_told_as_of_nodes() -> None:
         gw.Trainer(gw.nn.GraphModel(7, 8, 3, num_layers=2), classes()).fit(1)
 
 
-def test_several_labels_are_0_and_1() -> None:
-    with pytest.raises(DataError, match=r"y: expected 0, 1, or nan where unknown, for the task multilabel, got 0\.3"):
-        graphs(torch.full((30, 2), 0.3), task="multilabel")
-
-
 @pytest.mark.parametrize("form", [list, np.array])
 def test_names_of_classes_become_ids_and_come_back(form: Any, tmp_path: Any) -> None:
     ds = graphs(form(["ring", "path", "star"] * 10))
