@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -9,29 +10,36 @@
 
 namespace program {
 
-std::string number(double value) {
-  char buffer[40];
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
-  const std::string shortest(buffer, end);
-  const size_t e = shortest.find('e');
-  const int exponent = std::atoi(shortest.c_str() + e + 1);
-  std::string digits = shortest.substr(0, e);
-  if (exponent < -4 || exponent >= 16) return shortest;
-  const bool is_negative = digits[0] == '-';
-  if (is_negative) digits.erase(0, 1);
-  if (digits.size() > 1) digits.erase(1, 1);  // the point
+std::string_view number(double value, std::array<char, 48>& room) {
+  char shortest[40];
+  char* const end = std::to_chars(shortest, shortest + sizeof shortest - 1, value, std::chars_format::scientific).ptr;
+  *end = '\0';
+  const char* const e = std::find(shortest, end, 'e');
+  const int exponent = std::atoi(e + 1);
+  if (exponent < -4 || exponent >= 16)
+    return {room.data(), size_t(std::copy(shortest, end, room.data()) - room.data())};
+  const char* digit = shortest;
+  char* out = room.data();
+  if (*digit == '-') *out++ = *digit++;
   if (exponent < 0) {
-    digits = "0." + std::string(size_t(-exponent - 1), '0') + digits;
-  } else {
-    const auto whole = size_t(exponent) + 1;
-    if (digits.size() < whole) digits.resize(whole, '0');
-    digits = digits.substr(0, whole) + "." + (digits.size() > whole ? digits.substr(whole) : "0");
+    out = std::copy_n("0.", 2, out);
+    out = std::fill_n(out, -exponent - 1, '0');
   }
-  return (is_negative ? "-" : "") + digits;
+  int place = exponent;
+  for (; digit != e; ++digit) {
+    if (*digit == '.') continue;
+    *out++ = *digit;
+    if (place-- == 0 && digit + 1 != e) *out++ = '.';
+  }
+  if (exponent >= 0 && place >= -1) {  // it ends before the point
+    out = std::fill_n(out, place + 1, '0');
+    out = std::copy_n(".0", 2, out);
+  }
+  return {room.data(), size_t(out - room.data())};
 }
 
-Json& Json::raw(const char* key, const std::string& value) {
-  text_ += (text_.empty() ? "\"" : ", \"") + std::string(key) + "\": " + value;
+Json& Json::raw(const char* key, std::string_view value) {
+  text_.append(text_.empty() ? "\"" : ", \"").append(key).append("\": ").append(value);
   return *this;
 }
 
@@ -44,7 +52,10 @@ Json& Json::add(const char* key, const std::string& text) {
   return raw(key, quoted + "\"");
 }
 
-Json& Json::add(const char* key, double value) { return raw(key, std::isfinite(value) ? number(value) : "null"); }
+Json& Json::add(const char* key, double value) {
+  std::array<char, 48> room;
+  return raw(key, std::isfinite(value) ? number(value, room) : "null");
+}
 
 std::string Json::text() const {
   std::string whole;

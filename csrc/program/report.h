@@ -1,13 +1,15 @@
 // What a run says: one JSON object a line, numbers as Python writes them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace program {
 
-// The shortest text that reads back as the same number.
-std::string number(double value);
+// The shortest text that reads back as the same number, in `room`: numbers of all lengths ask for no memory.
+std::string_view number(double value, std::array<char, 48>& room);
 
 // One JSON object, written key by key.
 class Json {
@@ -20,7 +22,7 @@ class Json {
   [[nodiscard]] std::string text() const;
 
  private:
-  Json& raw(const char* key, const std::string& value);
+  Json& raw(const char* key, std::string_view value);
   static constexpr size_t usual_room = 1000;  // lines of all lengths take the same room, which is kept
   std::string text_;
 };
