@@ -128,7 +128,7 @@ def _steps(spec: ProgramSpec, model: CompiledModule, ds: Dataset, target: str, d
         on_device and not deterministic,
         on_device,
         edges_bring_weights=over_ranks,
-        lacks=frozenset(lacks),
+        lacks=lacks,
     )
     return steps_of(plans_of(spec, model, ds, every_row=not is_host), manner)
 

@@ -28,6 +28,5 @@ FORMS[aten.exp2.default] = lambda x: torch.exp(x * math.log(2))
 FORMS[aten.log2.default] = lambda x: torch.log(x) * (1 / math.log(2))
 FORMS[aten.log10.default] = lambda x: torch.log(x) * (1 / math.log(10))
 FORMS[aten.tan.default] = lambda x: torch.sin(x) / torch.cos(x)
-FORMS[aten.cosh.default] = lambda x: (torch.exp(x) + torch.exp(-x)) * 0.5
 
 __all__: list[str] = []

@@ -82,7 +82,7 @@ def track(stats: Tensor, rows: int, momentum: float, mean: Tensor, variance: Ten
     held = (stats, mean, variance)
     if any(t.dtype != torch.float32 or not t.is_cpu or not t.is_contiguous() for t in held):
         return False
-    _track(mean.shape[0], rows, *map(_at, (stats,)), momentum, *map(_at, (mean, variance)))
+    _track(mean.shape[0], rows, _at(stats), momentum, _at(mean), _at(variance))
     return True
 
 

@@ -71,6 +71,22 @@ def test_elementwise_functions() -> None:
     check(code, whole=True)
 
 
+def test_cosh_is_finite_as_far_as_torchs() -> None:
+    """In float32, whose exponential is infinite above 88.7."""
+    x = torch.tensor([[89.2], [-89.0], [0.0], [3.0]], requires_grad=True)
+    loops = torch.arange(4).expand(2, 4)
+
+    class Cosh(nn.Module):
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return total(x, edge_index).cosh()
+
+    compiled = gw.compile(Cosh())
+    (slope,) = torch.autograd.grad(compiled(x, loops).sum(), x)
+    torch.testing.assert_close(compiled(x, loops), x.cosh())
+    torch.testing.assert_close(slope, x.sinh())
+    assert calls_of(compiled).last is not None
+
+
 def test_elements_that_structure_selects() -> None:
     """Masks and counts by structure."""
 
@@ -169,7 +185,9 @@ def test_sparse_matrices_of_scores() -> None:
         matrix = torch.sparse_coo_tensor(edge_index, score, size, device=x.device)
         once = matrix.coalesce()
         made = [matrix @ x, matrix.t() @ h, once.values(), once.indices(), matrix.to_dense()]
-        return [*made, (2 * matrix / 3) @ x, matrix, once]
+        turned = once.t()
+        made += [once @ x, turned @ h, once.to_dense(), (3 * once).values(), turned.coalesce().values(), turned]
+        return [*made, (2 * matrix / 3) @ x, (2 * once / 3) @ x, matrix, once]
 
     check(code, whole=True)
 
