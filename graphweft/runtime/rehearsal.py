@@ -26,6 +26,9 @@ _TOP, _HEAP_TOP = 1 << 47, 1 << 46  # above all imagined mappings, and above tho
 # Times what lies on it: what the heap of the C library takes for small tensors, as they come and go and the next ones
 # do not fit their gaps; and for those that come and go in the same order in every step.
 _GAPS, _ALIKE = 1.6, 1.0
+# The C library maps its first blocks from 128 KiB up one by one. Freeing one raises that bound to its size, at most to
+# 32 MiB, and it keeps free memory at the end of its heap up to twice the bound (mallopt(3), M_MMAP_THRESHOLD).
+_MAPPED_FROM, _MAPPED_MOST, _KEPT_FREE = 1 << 17, 32 << 20, 2
 
 
 class _Addresses(Pool):
@@ -64,15 +67,18 @@ class _Imagined(_Addresses):
         self.returned = 0
         self.is_taped, self.is_lean, self.heap = False, heap_is_lean(), _Heap(_HEAP_TOP)
         self._small = self._most_small = self._given_back = self.most = 0
-        self._gaps = _GAPS
+        self._gaps, self._bound = _GAPS, 0
 
     def record(self, is_taped: bool) -> None:
         """From now on tensors lie in an arena, or as usual again."""
         self.is_taped = is_taped
         self._gaps = _ALIKE if is_taped else self._gaps
 
-    def lend(self, nbytes: float, by_torch: bool = False) -> tuple[int, int]:
-        """A region of at least so many bytes; without an address where it is small or the system takes it back."""
+    def lend(self, nbytes: float, by_torch: bool = False, measured: bool = False) -> tuple[int, int]:
+        """A region of at least so many bytes; without an address where it is small or the system takes it back.
+
+        ``measured``: what the heap keeps beside it is part of it.
+        """
         size = int(nbytes)
         if size < SMALL:
             self._small += size
@@ -84,10 +90,12 @@ class _Imagined(_Addresses):
             region = -1, size
         elif by_torch:
             region = self.heap._take(size), size
+            if not (self.is_lean or measured) and size >= _MAPPED_FROM:
+                self._bound = max(self._bound, min(size, _MAPPED_MOST))
         else:
             size = self.rounded(size)
             region = self._take(size), size
-        kept = self.mapped + int(self._gaps * self._most_small)
+        kept = self.mapped + _KEPT_FREE * self._bound + int(self._gaps * self._most_small)
         self.most = max(self.most, kept + self._given_back)
         return region
 
@@ -117,7 +125,7 @@ class Run:
         sizes: The numbers behind its symbols.
         loss: Bytes of the loss's gradient.
         beside: Regions of the pool that are held while it runs.
-        by_torch: Bytes of torch's own allocator that are held while it runs.
+        by_torch: Bytes of torch's own allocator that are held while it runs, as they were measured.
         stays: Regions of the pool that it makes the first time and that stay between others. They do not count.
         is_taped: It is recorded in an arena, and its small tensors stay.
     """
@@ -213,7 +221,7 @@ def taken_by_epochs(
 
 def _run_beside(run: Run, pool: _Imagined) -> list[tuple[int, int]]:
     """Runs it beside what it holds; the regions of its gradients."""
-    held = [*map(pool.lend, run.beside), pool.lend(run.by_torch, by_torch=True)]
+    held = [*map(pool.lend, run.beside), pool.lend(run.by_torch, by_torch=True, measured=True)]
     pool.record(run.is_taped)
     gradients = [] if run.plan is None else _run(run.plan, run.sizes, pool, run.loss)
     pool.record(False)

@@ -55,7 +55,7 @@ def mini_way(mini: MiniBatch, budget: RunBudget, machine: Machine) -> Way:
     seconds: Mapping[str, float] = {}
     if mini.staged_plan() is not None:
         works, walks = mini_works(mini, prepared or None)
-        seconds = _priced([*works, (pages_work(mapped), 1.0)], walks, machine)
+        seconds = _priced([*works, *([(pages_work(mapped), 1.0)] if mapped else [])], walks, machine)
     return Way("mini", f"{count:,} of {size:,}{drawn}", seconds, needs)
 
 

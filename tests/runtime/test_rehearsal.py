@@ -55,3 +55,19 @@ def test_blocks_that_a_lean_heap_gives_back_are_mapped_in_every_step(monkeypatch
     assert taken_by_epochs(epoch, 0, 0, epochs=2) == Taken(7 * MB, 0, 0)
     monkeypatch.setattr(rehearsal, "heap_is_lean", lambda: True)
     assert taken_by_epochs(epoch, 0, 0, epochs=2) == Taken(7 * MB, 0, 12 * MB)
+
+
+def test_the_heap_keeps_free_memory_by_the_largest_block_that_it_gave_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice its size, but no more than twice 32 MiB; a lean heap keeps none."""
+
+    def most(*sizes: int) -> int:
+        heap = rehearsal._Imagined()
+        for region in [heap.lend(size, by_torch=True) for size in sizes]:
+            heap.take_back(region)
+        return heap.most
+
+    assert most(3 * MB, 3 * MB) == 6 * MB + 6 * MB
+    assert most(100 * MB) == 100 * MB + 64 * MB
+    assert most(1 << 16) < MB
+    monkeypatch.setattr(rehearsal, "heap_is_lean", lambda: True)
+    assert most(3 * MB, 3 * MB) == 6 * MB
