@@ -95,8 +95,8 @@ def _batches_taken(mini: MiniBatch) -> list[Prepared]:
     if staged is None:
         return [first] * min(count, _DRAWN_BATCHES)
     last = mini.loader.num_items - (count - 1) * size
-    sizes = [size] * (min(count, _DRAWN_BATCHES) - 1) + [last]
-    more = [mini.sizes_of(draw, seeds) for draw, seeds in enumerate(sizes[1:], 1)]
+    counts = [size] * (min(count, _DRAWN_BATCHES) - 1) + [last]
+    more = [mini.sizes_of(staged[0], draw, seeds) for draw, seeds in enumerate(counts[1:], 1)]
     return [first, *(_prepared(staged[0], sizes, mini.ds.num_classes) for sizes in more)]
 
 

@@ -90,7 +90,7 @@ def mini_works(mini: MiniBatch, prepared: Sequence[CoreSplit] | None = None) -> 
     if count == 1 or last == mini.loader.batch_size:
         return _batch_works(mini, staged, sizes, in_turn, count)
     works, walks = _batch_works(mini, staged, sizes, in_turn, count - 1)
-    more, others = _batch_works(mini, staged, mini.sizes_of(count, last), in_turn, 1)
+    more, others = _batch_works(mini, staged, mini.sizes_of(staged, count, last), in_turn, 1)
     return [*works, *more], walks + others
 
 

@@ -82,3 +82,14 @@ def test_works_at_the_sizes_that_decided_a_plan_are_those_of_its_calls(kind: str
     found = staged.plan.compiled.works_at(sizes)
     for call in (*staged.plan.forward, *staged.plan.backward):
         assert [found[slot.value] for slot in call.writes if slot.value in found] == [call.works]
+
+
+@pytest.mark.parametrize("kind", ["GCN", "SAGE", "GIN"])
+def test_rows_of_a_batch_lie_in_the_pool(kind: str) -> None:
+    """What torch computes lies on the heap of the C library, whose large blocks cost a batch new pages."""
+    ds = gw.synthetic("arxiv", scale=0.02, seed=0)
+    steps = gw.Trainer(getattr(gw.nn, kind)(ds.num_features, 32, ds.num_classes), ds, mode="mini")._batch
+    steps.prepare()
+    plan = steps.staged_plan()[0].plan
+    by_torch = [call for call in (*plan.forward, *plan.backward) if plan.interprets(call)]
+    assert [call.kernel for call in by_torch if call.value.tensor.rows is not None] == []
