@@ -87,9 +87,10 @@ def _structure(value: Value, operands: list[Any]) -> Any:
     first = operands[0]
     if value.op is Op.ONE_LOOP and isinstance(first, Graph):
         return _Looped(first)
-    if value.op is Op.TAKE_DST and isinstance(first, Graph | _Looped):
-        looped = isinstance(first, _Looped)
-        return _Taken(first.graph if looped else first, operands[1], looped or bool(value.get("loops")))
+    if value.op is Op.TAKE_DST and isinstance(first, Graph):
+        return _Taken(first, operands[1], bool(value.get("loops")))
+    if value.op is Op.TAKE_DST and isinstance(first, _Looped):
+        return _Taken(first.graph, operands[1], True)
     if isinstance(first, _Taken):
         return first.reverse() if value.op is Op.REVERSE else evaluate(value, [first.made(), *operands[1:]])
     if not isinstance(first, _Looped):
