@@ -47,6 +47,7 @@ _MARGIN = 0.8  # of the distance: the spread that parts may have, which bounds i
 _TIGHTER = 5  # times that the limit is lowered where the distance is above what was asked for
 _SETTLED = 0.002  # share of nodes that move when a level is done
 _MOST_ENTRIES = 1 << 26  # of the graph between clusters; beyond, a sample of them
+_ENTRIES_OF_ORDER = 1 << 20  # likewise, where only an order of the nodes is wanted
 _NODE_BYTES = 64  # labels, clusters and their weights, sums, parts, and their copies while a level is made
 ENTRY_BYTES = 64  # of an entry between clusters while equal ones are put together
 
@@ -140,9 +141,7 @@ def multilevel(
         >>> len(set(part[:3].tolist())), len(set(part[3:].tolist()))
         (1, 1)
     """
-    nodes = structure.num_nodes
-    if nodes >= 2**31:
-        raise ConfigError(f"partition: expected up to {2**31 - 1} nodes, got {nodes}; prepare has hash and range")
+    nodes = _counted(structure)
     if nodes == 0:
         return torch.empty(0, dtype=torch.int32)
     limits = _Limits(nodes, k, labels, distance)
@@ -167,6 +166,42 @@ def multilevel(
         _refine(finest, limits, state)
     _tighten(finest, limits, state)
     return torch.from_numpy(state.part)
+
+
+def neighbours_together(structure: Structure, most: int) -> Tensor:
+    """An order of the nodes in which neighbours stand near each other; int64 (N,), a permutation.
+
+    Nodes of a cluster follow each other, clusters of a larger cluster as well; none has more than ``most`` nodes. Sums
+    over edges then read rows that are in the cache.
+
+    Raises: ConfigError for 2^31 nodes or more.
+
+    Example:
+        >>> from graphweft.graph.graph import Graph
+        >>> pairs = Graph([0, 1, 2, 3], [3, 2, 1, 0])
+        >>> neighbours_together(InMemory(pairs.csc), 2).tolist() in ([0, 3, 1, 2], [1, 2, 0, 3])
+        True
+    """
+    limits = _Limits(_counted(structure), 1, None, 1.0)
+    limits.cluster_weight[:] = most
+    level, cluster, keys = _Level(structure, limits.labels), np.arange(structure.num_nodes), []
+    while level.num_nodes:
+        coarser, of = _coarser(level, limits, _ENTRIES_OF_ORDER)
+        if coarser.num_nodes > _STOP * level.num_nodes:
+            break
+        cluster = of[cluster]
+        keys.append(cluster)
+        level = coarser
+    return torch.from_numpy(np.lexsort(keys)) if keys else torch.arange(structure.num_nodes)
+
+
+def _counted(structure: Structure) -> int:
+    """Nodes. Raises: ConfigError."""
+    if structure.num_nodes >= 2**31:
+        raise ConfigError(
+            f"partition: expected up to {2**31 - 1} nodes, got {structure.num_nodes}; prepare has hash and range"
+        )
+    return structure.num_nodes
 
 
 class _Limits:

@@ -235,8 +235,8 @@ class RankedFullBatch(FullBatch):
         parts = [*[self.part] * (len(model.layers) - 1), last]
         labels = self.ds.y[self._mine]
         self._share = self.target.weight(labels) / max(self._weight, 1)
-        loss = self.target.recorded(labels, None)
-        return RankedStep.of(model, parts, self._features(), self.edge_data.inputs, loss, self._share)
+        loss = self.target.recorded(labels, None, self._share)
+        return RankedStep.of(model, parts, self._features(), self.edge_data.inputs, loss)
 
     def _stepped(self) -> Tensor:
         """Gradients by the tape, or call by call where somebody wants to see the calls; the loss, shape ()."""

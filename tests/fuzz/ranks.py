@@ -76,9 +76,12 @@ def killed_run(words: list[str], draw: random.Random, wanted: int, longest: floa
 
 
 def kill_many(
-    mode: str, ranks: int, kills: int, seed: int, epochs: int = 12, seconds: float = 1e9
+    mode: str, ranks: int, kills: int, seed: int, epochs: int = 12, seconds: float = 1e9, share: float = 1.2
 ) -> dict[str, object]:
-    """Runs with ``kills`` kills in all, or as many as fit into ``seconds``. Raises: SystemExit at the first fault."""
+    """Runs with ``kills`` kills in all, or as many as fit into ``seconds``, at most ``share`` of a whole run apart.
+
+    Raises: SystemExit at the first fault.
+    """
     folder, draw, done, runs = Path(tempfile.mkdtemp()), random.Random(seed), 0, 0
     limit = time.monotonic() + seconds
     try:
@@ -87,7 +90,7 @@ def kill_many(
         errors = whole.communicate(timeout=_TIMEOUT)[1]
         if whole.returncode:
             raise SystemExit(f"the run that nobody kills failed: {errors.strip()[-300:]}")
-        longest = 1.2 * (time.monotonic() - begun)
+        longest = share * (time.monotonic() - begun)
         wanted = parameters(folder / "whole")
         while done < kills and time.monotonic() < limit:
             out = folder / f"run-{runs}"
@@ -114,8 +117,10 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--share", type=float, default=1.2)
     given = parser.parse_args()
-    print(json.dumps(kill_many(given.mode, given.ranks, given.kills, given.seed, seconds=given.seconds)))
+    print(json.dumps(kill_many(**vars(given))))
 
 
 if __name__ == "__main__":
