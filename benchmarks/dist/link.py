@@ -3,8 +3,8 @@
 ``python benchmarks/dist/link.py [--data ogbn-arxiv] [--scale 1.0] [--rate 1gbit]`` (as root, with iproute2) makes two
 namespaces joined by a pair of virtual interfaces, each limited by a token bucket, writes a folder of parts, trains on
 it with a rank of one thread in each, and appends rows to ``benchmarks/results/ranks_link.csv``. The ranks do not read
-each other's memory. ``--delay MS`` adds as much to every sum over ranks. ``--kept`` is a folder for the parts of one model
-and form of rows, so that a second call need not make them.
+each other's memory. ``--delay MS`` adds as much to every sum over ranks. ``--kept`` is a folder for the parts of one
+model and form of rows, so that a second call need not make them.
 """
 
 from __future__ import annotations

@@ -16,12 +16,10 @@ from graphweft.dist.ranks import Ranks
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import Block, DrawnEdges
 from graphweft.graph.graph import Graph
-from graphweft.partitioning.multilevel import InMemory, neighbours_together
+from graphweft.partitioning import multilevel
 from graphweft.partitioning.partition import undirected
 
 _WORTH = 4  # the interior is computed apart where at least one in so many edges ends there
-_MANY = 1 << 18  # edges into own nodes from which on neighbours stand together: the rows of fewer are in the cache
-_CELL = 2048  # own nodes that stand together: rows of 32 columns that a core's own cache holds
 
 
 class LocalPart:
@@ -88,7 +86,7 @@ class LocalPart:
         seen[sources[foreign].long()] = True
         ghosts = seen.nonzero().reshape(-1)
         if not _ascend(ids):
-            ghosts = ghosts[torch.argsort(_first_places(sources[foreign], graph.num_nodes)[ghosts])]
+            ghosts = ghosts[torch.argsort(multilevel.first_places(sources[foreign], graph.num_nodes)[ghosts])]
         self.ghosts = ghosts[torch.argsort(owner[ghosts], stable=True)]
         self.borrowed = torch.bincount(owner[ghosts].long(), minlength=ranks.size).tolist()
         place = torch.empty(graph.num_nodes, dtype=torch.int64)
@@ -134,7 +132,7 @@ class LocalPart:
     def _together(self, ids: Tensor) -> Tensor:
         """``ids``, ascending, so that neighbours among them stand together, where that saves reading."""
         indptr, sources = self._in_edges(ids)
-        if sources.numel() < _MANY:
+        if sources.numel() < multilevel.WORTH_ORDERING:
             return ids
         inside = self._mine.index_select(0, sources)
         ends = torch.cat([torch.zeros(1, dtype=torch.int64), inside.cumsum(0)])[indptr]
@@ -142,7 +140,7 @@ class LocalPart:
         place[ids] = torch.arange(ids.numel(), dtype=sources.dtype)
         own = Graph.from_adjacency(Adjacency(ends, place[sources[inside]], None, ids.numel()))
         del inside, place, sources
-        return ids[neighbours_together(InMemory(undirected(own).csc), _CELL)]
+        return ids[multilevel.neighbours_together(multilevel.InMemory(undirected(own).csc), multilevel.CELL)]
 
     def _with_interior_first(self, ids: Tensor, indptr: Tensor, foreign: Tensor) -> tuple[Tensor, int]:
         """Nodes with own sources alone, then the others; how many the first are. ``foreign``: by in-edge of ``ids``."""
@@ -223,12 +221,6 @@ class LocalPart:
 
 def _ascend(ids: Tensor) -> bool:
     return bool((ids[1:] > ids[:-1]).all())
-
-
-def _first_places(ids: Tensor, count: int) -> Tensor:
-    """int64 (count,): where each of ``count`` ids stands first in ``ids``; of no meaning for others."""
-    places = torch.full((count,), ids.numel())
-    return places.scatter_reduce_(0, ids.long(), torch.arange(ids.numel()), "amin")
 
 
 def _in_front(ids: Tensor, first: Tensor | None) -> Tensor:

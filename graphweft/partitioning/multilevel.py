@@ -47,7 +47,9 @@ _MARGIN = 0.8  # of the distance: the spread that parts may have, which bounds i
 _TIGHTER = 5  # times that the limit is lowered where the distance is above what was asked for
 _SETTLED = 0.002  # share of nodes that move when a level is done
 _MOST_ENTRIES = 1 << 26  # of the graph between clusters; beyond, a sample of them
-_ENTRIES_OF_ORDER = 1 << 20  # likewise, where only an order of the nodes is wanted
+CELL = 2048  # nodes that stand together: their rows of 32 columns are in a core's own cache
+WORTH_ORDERING = 1 << 18  # edges from which on an order of the nodes pays: the rows of fewer are in the cache
+_ENTRIES_OF_ORDER = 1 << 20  # of the graph between clusters, where only an order of the nodes is wanted
 _NODE_BYTES = 64  # labels, clusters and their weights, sums, parts, and their copies while a level is made
 ENTRY_BYTES = 64  # of an entry between clusters while equal ones are put together
 
@@ -193,6 +195,17 @@ def neighbours_together(structure: Structure, most: int) -> Tensor:
         keys.append(cluster)
         level = coarser
     return torch.from_numpy(np.lexsort(keys)) if keys else torch.arange(structure.num_nodes)
+
+
+def first_places(ids: Tensor, count: int) -> Tensor:
+    """int64 (count,): where each of ``count`` ids stands first in ``ids``; its length for others.
+
+    Example:
+        >>> first_places(torch.tensor([2, 0, 2]), 4).tolist()
+        [1, 3, 0, 3]
+    """
+    places = torch.full((count,), ids.numel())
+    return places.scatter_reduce_(0, ids.long(), torch.arange(ids.numel()), "amin")
 
 
 def _counted(structure: Structure) -> int:
@@ -440,6 +453,11 @@ def _mean_degree(level: _Level, limits: _Limits) -> float:
     """Weight of entries over weight of nodes."""
     weight = level.structure.num_entries if level.edge_weight is None else int(level.edge_weight.sum(dtype=np.int64))
     return weight / limits.nodes
+
+
+def order_bytes(nodes: int) -> int:
+    """What :func:`neighbours_together` takes beside the structure."""
+    return _NODE_BYTES * nodes + ENTRY_BYTES * 2 * _ENTRIES_OF_ORDER
 
 
 def multilevel_bytes(nodes: int, k: int, classes: int) -> int:

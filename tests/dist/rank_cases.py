@@ -21,7 +21,7 @@ from graphweft._memory import POOL
 from graphweft._trace import Recorder, recording
 from graphweft.data.part_dataset import PartDataset
 from graphweft.data.part_folder import write_parts
-from graphweft.dist import local_part
+from graphweft.partitioning import multilevel
 from graphweft.partitioning.partition import Partition, partition
 
 
@@ -301,7 +301,7 @@ def full(folder: Path, *names: str) -> None:
     """Trains every model on full batches; of three ranks neighbours stand together, as in a large part."""
     ranks = gw.dist.Ranks.join()
     if ranks.size == 3:
-        local_part._MANY, local_part._CELL = 0, 16
+        multilevel.WORTH_ORDERING, multilevel.CELL = 0, 16
     for name in names:
         trainer = full_trainer(name, ranks)
         trainer.fit(4)

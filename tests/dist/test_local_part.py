@@ -9,10 +9,10 @@ import torch
 from zoo import power_law_edges
 
 import graphweft as gw
-from graphweft.dist import local_part
 from graphweft.dist.local_part import LocalPart
 from graphweft.dist.ranks import Ranks
 from graphweft.nn.edges import EdgeInputs
+from graphweft.partitioning import multilevel
 from graphweft.runtime.hoisted import HoistedValues
 
 
@@ -56,8 +56,8 @@ def test_parts_have_the_rows_and_gradients_of_the_whole_graph(
 ) -> None:
     """Whole parts and parts for few or most nodes, which read some own rows or all as they lie, in either order."""
     if together:
-        monkeypatch.setattr(local_part, "_MANY", 0)
-        monkeypatch.setattr(local_part, "_CELL", 8)
+        monkeypatch.setattr(multilevel, "WORTH_ORDERING", 0)
+        monkeypatch.setattr(multilevel, "CELL", 8)
     ends = power_law_edges(60, 400, seed=2)
     src, dst, nodes = torch.as_tensor(ends[0]), torch.as_tensor(ends[1]), ends[2]
     src, dst = torch.cat([src, src[:9]]), torch.cat([dst, src[:9]])  # with self-loops
