@@ -125,13 +125,31 @@ def parted(arguments: argparse.Namespace, folder: Path) -> tuple[Path, int, str]
     """A folder of parts, made where it is not there yet; bytes that an epoch should send, and the method."""
     told = folder / "told.json"
     if not told.exists():
-        ds = synthetic(arguments.data, scale=arguments.scale, seed=0)
+        ds = _two_communities() if arguments.data == "two-communities" else synthetic(arguments.data, arguments.scale)
         made = gw.partition(ds.graph, 2, arguments.method)
         epoch = exchange_of(model_of(arguments, ds), ds.labelled("train"), arguments.halo)
         write_parts(ds, made, folder / "parts")
         told.write_text(json.dumps([made.predict(epoch).bytes_sent, made.method]))
     sent, method = json.loads(told.read_text())
     return folder / "parts", sent, method
+
+
+def _two_communities(half: int = 150_000, degree: int = 40, rim: int = 8_000) -> gw.Dataset:
+    """Two random graphs, joined by edges of ``rim`` nodes of each: there is much to compute while ghosts travel."""
+    draw = torch.Generator().manual_seed(0)
+    count = half * degree // 2
+    ends = []
+    for first in (0, half):
+        inside = (torch.randint(0, half, (count,), generator=draw) + first for _ in range(2))
+        ends.append(tuple(inside))
+    across = (torch.randint(0, rim, (4 * rim,), generator=draw) + first for first in (0, half))
+    ends.append(tuple(across))
+    name = torch.randperm(2 * half, generator=draw)
+    src, dst = (name[torch.cat(one)] for one in zip(*ends, strict=True))
+    y = torch.empty(2 * half, dtype=torch.int64)
+    y[name] = torch.arange(2 * half) * 16 // (2 * half)
+    graph = gw.Graph(torch.cat([src, dst]), torch.cat([dst, src]), num_nodes=2 * half)
+    return gw.Dataset("two communities", graph, torch.randn(2 * half, 32, generator=draw), y)
 
 
 def measure(arguments: argparse.Namespace) -> list[dict[str, object]]:

@@ -36,6 +36,7 @@ from fraud import fraud_tables
 import graphweft.run  # noqa: F401  # once, for all children
 from graphweft.cli import main as command
 from graphweft.dist.board import Board
+from graphweft.partitioning import multilevel
 from graphweft.train.spec import TYPED
 from graphweft.train.trainer import Trainer
 
@@ -264,6 +265,7 @@ def try_many(count: int, seed: int, seconds: float = 1e9) -> dict[str, Any]:
         if time.monotonic() > limit:
             break
         case, folder = random_case(random.Random(number)), Path(tempfile.mkdtemp(prefix="graphweft-specs-"))
+        multilevel.WORTH_ORDERING, multilevel.CELL = (0, 16) if number % 2 else (1 << 18, 2048)  # as in large parts
         try:
             ended, text = try_case(case, folder)
         finally:
