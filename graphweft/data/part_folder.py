@@ -126,7 +126,7 @@ def _order(graph: Graph, room: int) -> Tensor | None:
     """An order in which neighbours stand together, where that pays and ``room`` bytes suffice; else None."""
     if graph.num_edges < multilevel.WORTH_ORDERING or multilevel.order_bytes(graph.num_nodes) > room:
         return None
-    return multilevel.neighbours_together(multilevel.InMemory(graph.csc), multilevel.CELL)
+    return multilevel.neighbours_together(graph.csc, multilevel.CELL)
 
 
 class _Cut:

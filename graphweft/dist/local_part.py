@@ -140,7 +140,7 @@ class LocalPart:
         place[ids] = torch.arange(ids.numel(), dtype=sources.dtype)
         own = Graph.from_adjacency(Adjacency(ends, place[sources[inside]], None, ids.numel()))
         del inside, place, sources
-        return ids[multilevel.neighbours_together(multilevel.InMemory(undirected(own).csc), multilevel.CELL)]
+        return ids[multilevel.neighbours_together(undirected(own).csc, multilevel.CELL)]
 
     def _with_interior_first(self, ids: Tensor, indptr: Tensor, foreign: Tensor) -> tuple[Tensor, int]:
         """Nodes with own sources alone, then the others; how many the first are. ``foreign``: by in-edge of ``ids``."""

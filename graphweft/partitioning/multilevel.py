@@ -49,7 +49,7 @@ _SETTLED = 0.002  # share of nodes that move when a level is done
 _MOST_ENTRIES = 1 << 26  # of the graph between clusters; beyond, a sample of them
 CELL = 2048  # nodes that stand together: their rows of 32 columns are in a core's own cache
 WORTH_ORDERING = 1 << 18  # edges from which on an order of the nodes pays: the rows of fewer are in the cache
-_ENTRIES_OF_ORDER = 1 << 20  # of the graph between clusters, where only an order of the nodes is wanted
+_ENTRIES_OF_ORDER = 1 << 20  # of a piece, and of the graph between clusters, where only an order is wanted
 _NODE_BYTES = 64  # labels, clusters and their weights, sums, parts, and their copies while a level is made
 ENTRY_BYTES = 64  # of an entry between clusters while equal ones are put together
 
@@ -91,6 +91,26 @@ class InMemory:
     def pieces(self) -> Iterator[tuple[int, Adjacency]]:
         """All rows."""
         yield 0, self.csc
+
+
+@dataclass(frozen=True)
+class _InPieces(InMemory):
+    """A graph in memory, in pieces of so many neighbours, so that what is made of a piece is small."""
+
+    def pieces(self) -> Iterator[tuple[int, Adjacency]]:
+        """Some rows at a time."""
+        ends, first = self.csc.indptr, 0
+        while first < self.csc.num_rows:
+            begin = int(ends[first])
+            last = int(torch.searchsorted(ends, begin + _ENTRIES_OF_ORDER, right=True)) - 1
+            last = min(max(last, first + 1), self.csc.num_rows)
+            yield (
+                first,
+                Adjacency(
+                    ends[first : last + 1] - begin, self.csc.indices[begin : int(ends[last])], None, self.csc.num_cols
+                ),
+            )
+            first = last
 
 
 @dataclass(frozen=True)
@@ -170,8 +190,10 @@ def multilevel(
     return torch.from_numpy(state.part)
 
 
-def neighbours_together(structure: Structure, most: int) -> Tensor:
+def neighbours_together(csc: Adjacency, most: int) -> Tensor:
     """An order of the nodes in which neighbours stand near each other; int64 (N,), a permutation.
+
+    ``csc``: in-edges by node; best of a symmetric graph.
 
     Nodes of a cluster follow each other, clusters of a larger cluster as well; none has more than ``most`` nodes. Sums
     over edges then read rows that are in the cache.
@@ -181,12 +203,13 @@ def neighbours_together(structure: Structure, most: int) -> Tensor:
     Example:
         >>> from graphweft.graph.graph import Graph
         >>> pairs = Graph([0, 1, 2, 3], [3, 2, 1, 0])
-        >>> neighbours_together(InMemory(pairs.csc), 2).tolist() in ([0, 3, 1, 2], [1, 2, 0, 3])
+        >>> neighbours_together(pairs.csc, 2).tolist() in ([0, 3, 1, 2], [1, 2, 0, 3])
         True
     """
+    structure = _InPieces(csc)
     limits = _Limits(_counted(structure), 1, None, 1.0)
     limits.cluster_weight[:] = most
-    level, cluster, keys = _Level(structure, limits.labels), np.arange(structure.num_nodes), []
+    level, cluster, keys = _Level(structure, limits.labels), np.arange(csc.num_rows), []
     while level.num_nodes:
         coarser, of = _coarser(level, limits, _ENTRIES_OF_ORDER)
         if coarser.num_nodes > _STOP * level.num_nodes:
@@ -194,7 +217,7 @@ def neighbours_together(structure: Structure, most: int) -> Tensor:
         cluster = of[cluster]
         keys.append(cluster)
         level = coarser
-    return torch.from_numpy(np.lexsort(keys)) if keys else torch.arange(structure.num_nodes)
+    return torch.from_numpy(np.lexsort(keys)) if keys else torch.arange(csc.num_rows)
 
 
 def first_places(ids: Tensor, count: int) -> Tensor:

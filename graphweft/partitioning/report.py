@@ -98,7 +98,7 @@ class Rates:
     latency: float = 2.9e-5
     seconds_per_byte: float = 8e-10
     entry: float = 6e-11
-    table: float = 5.5e-10
+    table: float = 4.5e-10
     multiply: float = 1.75e-11
     fixed: float = 4.4e-4
     row: float = 5.8e-10

@@ -103,6 +103,7 @@ def kill_many(
                 )
             if fault:
                 raise SystemExit(f"mode {mode}, {ranks} ranks, seed {seed}, run {runs} with {hit} kills: {fault}")
+            print(f"mode {mode}: {done} kills in {runs} runs, all equal", file=sys.stderr, flush=True)
             shutil.rmtree(out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
