@@ -498,4 +498,7 @@ def _at(array: NDArray[Any] | None) -> int | None:
     return None if array is None else array.ctypes.data
 
 
-__all__ = ["ENTRY_BYTES", "TOLERANCE", "InMemory", "Structure", "multilevel", "multilevel_bytes"]
+__all__ = [
+    "CELL", "ENTRY_BYTES", "TOLERANCE", "WORTH_ORDERING", "InMemory", "Structure", "first_places", "multilevel",
+    "multilevel_bytes", "neighbours_together", "order_bytes",
+]  # fmt: skip
