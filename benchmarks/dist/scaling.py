@@ -2,8 +2,8 @@
 
 ``python benchmarks/dist/scaling.py [--scale 0.004] [--network 100Gbit/s:5us] [--ranks 1,4,16,64,256,1024]`` cuts the
 twin into so many parts, counts edges, rows and ghosts of each, takes the counts times 1 / scale, and appends rows by
-the formula of :mod:`graphweft.partitioning.report` to ``benchmarks/results/ranks_scaling.csv``. A rank is one core with the
-usual rates. Nothing is trained.
+the formula of :mod:`graphweft.partitioning.report` to ``benchmarks/results/ranks_scaling.csv``. A rank is one core
+with the usual rates. Nothing is trained.
 """
 
 from __future__ import annotations
