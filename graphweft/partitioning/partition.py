@@ -211,8 +211,7 @@ def partition(
         raise GraphError(f"partition: expected a graph over one set of nodes, got {graph!r}")
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k < 2**30:
         raise ConfigError(f"partition: expected k from 1 to {2**30 - 1}, got {k!r}")
-    if method not in ALL_METHODS:
-        raise ConfigError(f"partition: expected method as one of {', '.join(ALL_METHODS)}, got {method!r}")
+    _check_method(method)
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
         raise ConfigError(f"partition: expected passes >= 1, got {passes!r}")
     if not isinstance(balance, int | float) or not 0 < balance < float("inf"):
@@ -238,11 +237,14 @@ _TURNED, _METIS, _CLUSTERED, _NODE = 20, 160, 32, 48  # bytes: of edges in both 
 def partition_bytes(graph: Graph, k: int, method: str, classes: int = 0) -> int:
     """The most that :func:`partition` takes beside the graph, roughly; ``classes``: of its labels.
 
+    Raises: ConfigError for another method.
+
     Example:
         >>> ring = Graph([0, 1, 2, 3], [1, 2, 3, 0])
         >>> partition_bytes(ring, 2, "random") < partition_bytes(ring, 2, "gap") < partition_bytes(ring, 2, "metis")
         True
     """
+    _check_method(method)
     nodes, entries = graph.num_nodes, graph.num_edges
     if method == "random":
         return _NODE * nodes
@@ -254,6 +256,12 @@ def partition_bytes(graph: Graph, k: int, method: str, classes: int = 0) -> int:
     if method in ("metis", "hierarchical", "auto"):
         most = max(most, _NODE * nodes + _METIS * entries)
     return turned + most
+
+
+def _check_method(method: str) -> None:
+    """Raises: ConfigError."""
+    if method not in ALL_METHODS:
+        raise ConfigError(f"partition: expected method as one of {', '.join(ALL_METHODS)}, got {method!r}")
 
 
 class _Asked(NamedTuple):

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,11 +118,15 @@ def _random_options(draw: random.Random, model: str, ordered: bool, labels: str)
 
 
 def forked(
-    commands: Sequence[Sequence[str]], folder: Path, moved: int | None = None
+    commands: Sequence[Sequence[str]],
+    folder: Path,
+    moved: int | None = None,
+    watch: Callable[[list[int]], None] = lambda living: None,
 ) -> list[tuple[int | None, str, float]]:
     """Every command as a rank of one group, or as one process; status, standard error and seconds; None: no end.
 
-    ``moved``: draws the last bits of the parameters that training begins with.
+    ``moved``: draws the last bits of the parameters that training begins with. ``watch`` is called with the processes
+    that live, again and again.
     """
     folder.mkdir()
     size, begun = len(commands), time.monotonic()
@@ -149,7 +153,8 @@ def forked(
                 os.waitpid(child, 0)
                 ended[rank] = None, time.monotonic() - begun
             break
-        time.sleep(0.02)
+        watch(list(children))
+        time.sleep(0.01)
     texts = [(folder / f"errors-{rank}").read_text() for rank in range(size)]
     return [(ended[rank][0], texts[rank], ended[rank][1]) for rank in range(size)]
 
