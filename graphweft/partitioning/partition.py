@@ -209,11 +209,7 @@ def partition(
     """
     if not isinstance(graph, Graph) or not graph.is_square:
         raise GraphError(f"partition: expected a graph over one set of nodes, got {graph!r}")
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k < 2**30:
-        raise ConfigError(f"partition: expected k from 1 to {2**30 - 1}, got {k!r}")
-    _check_method(method)
-    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
-        raise ConfigError(f"partition: expected passes >= 1, got {passes!r}")
+    check_choice(k, method, passes)
     if not isinstance(balance, int | float) or not 0 < balance < float("inf"):
         raise ConfigError(f"partition: expected balance above 0, got {balance!r}")
     if not isinstance(distance, int | float) or not 0 < distance <= 1:
@@ -237,14 +233,11 @@ _TURNED, _METIS, _CLUSTERED, _NODE = 20, 160, 32, 48  # bytes: of edges in both 
 def partition_bytes(graph: Graph, k: int, method: str, classes: int = 0) -> int:
     """The most that :func:`partition` takes beside the graph, roughly; ``classes``: of its labels.
 
-    Raises: ConfigError for another method.
-
     Example:
         >>> ring = Graph([0, 1, 2, 3], [1, 2, 3, 0])
         >>> partition_bytes(ring, 2, "random") < partition_bytes(ring, 2, "gap") < partition_bytes(ring, 2, "metis")
         True
     """
-    _check_method(method)
     nodes, entries = graph.num_nodes, graph.num_edges
     if method == "random":
         return _NODE * nodes
@@ -258,10 +251,14 @@ def partition_bytes(graph: Graph, k: int, method: str, classes: int = 0) -> int:
     return turned + most
 
 
-def _check_method(method: str) -> None:
-    """Raises: ConfigError."""
+def check_choice(k: int, method: str, passes: int) -> None:
+    """There are so many parts, such a method and so many passes. Raises: ConfigError."""
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k < 2**30:
+        raise ConfigError(f"partition: expected k from 1 to {2**30 - 1}, got {k!r}")
     if method not in ALL_METHODS:
         raise ConfigError(f"partition: expected method as one of {', '.join(ALL_METHODS)}, got {method!r}")
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
+        raise ConfigError(f"partition: expected passes >= 1, got {passes!r}")
 
 
 class _Asked(NamedTuple):
