@@ -47,6 +47,10 @@ def _pieces(model: Stack, parts: Sequence[LocalPart], first: Any, edges: EdgeInp
         with once(), owning(*([first] if index == 0 else [])), torch.enable_grad():
             arguments = replace(model.layer_arguments(index, part.block, given, edges), training=True)
             piece = Piece.of(model.layer_function(index), arguments)
+        if (
+            index and arguments.x is not given
+        ):  # as typed layers, which sort rows by type: a step's rows come as they lie
+            return None
         if piece is None or (index and "x" not in piece.plan.tensors):
             return None
         found.append(piece)
