@@ -49,7 +49,7 @@ _CALLED_AS = "model(graph, x, ptr), model(batch), or model(x, edge_index, batch)
 def for_rows(task: Any, mode: Any, ds: Any, batch_size: Any) -> tuple[Any, Any, Any, Any]:
     """Task, mode, dataset and size of a batch, those of graphs, or of pairs, where these are the rows of ``ds``.
 
-    The mode None is "full", and "mini" for pairs.
+    The mode None is "full", and "mini" for pairs and graphs; "full" is one batch of all training graphs.
 
     Raises: ConfigError, DataError where the task and the data do not fit each other.
     """
@@ -70,6 +70,10 @@ def for_rows(task: Any, mode: Any, ds: Any, batch_size: Any) -> tuple[Any, Any, 
     found = GRAPH_TASKS[ds.task == "regression"]
     if task in GRAPH_TASKS and task != found:
         raise ConfigError(f"task: expected {found} for {ds.name}, whose labels are for {ds.task}, got {task!r}")
+    if asked == "full":
+        if batch_size not in (None, USUAL_BATCH):  # the command gives the usual one
+            raise ConfigError(f"batch_size: expected mode mini as well, got mode {mode!r}")
+        batch_size = max(int(ds.train_idx.unique().numel()), 1)
     return found, "mini" if mode in ("full", "auto") else mode, ds, USUAL_GRAPHS if batch_size is None else batch_size
 
 
