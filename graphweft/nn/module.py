@@ -427,6 +427,13 @@ class CompiledModule(KeepsArguments, nn.Module):
                 foreach_add(counts, 1)
                 foreach_lerp([*means, *variances], [*found, *foreach_mul(spread, share)], momentum)
 
+    def tracked(self, extra: Mapping[str, Tensor]) -> norms_on_cpu.Tracked | None:
+        """What :meth:`store` does for outputs that stay where they are; None where it has more to look at."""
+        found = [(self.get_submodule(key.removesuffix(".stats")), x) for key, x in extra.items()]
+        if any(not isinstance(module, nn.BatchNorm1d) for module, _ in found):
+            return None
+        return norms_on_cpu.Tracked.of(found)  # type: ignore[arg-type]
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self._remade(copy.deepcopy(self._state(), memo), memo)  # torch has parametrized modules copied, too
 

@@ -6,17 +6,23 @@ for any number of threads. Called by compiled programs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Self
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphweft import _native
+from graphweft._abi import TrackedNorm
 from graphweft._memory import empty
 
 _batch_norm = _native.declare("gw_batch_norm_f32")
 _batch_norm_grad = _native.declare("gw_batch_norm_grad_f32")
 _track = _native.declare("gw_track_moments_f32", recorded=False)  # after a step, replayed or not
+_track_all = _native.declare("gw_track_norms_f32", recorded=False)
 _normalise = _native.declare("gw_normalise_f32")
 _at = _native.pointer
+_Running = tuple[Tensor, Tensor, Tensor, float | None]  # mean, variance, count, momentum
 
 
 def batch_norm(
@@ -79,15 +85,68 @@ def track(stats: Tensor, rows: int, momentum: float, mean: Tensor, variance: Ten
         >>> track(torch.tensor([[2.0], [3.0]]), 4, 0.5, mean, variance), mean, variance
         (True, tensor([1.]), tensor([2.5000]))
     """
-    held = (stats, mean, variance)
-    if any(t.dtype != torch.float32 or not t.is_cpu or not t.is_contiguous() for t in held):
+    if not _are_plain(stats, mean, variance):
         return False
     _track(mean.shape[0], rows, _at(stats), momentum, _at(mean), _at(variance))
     return True
+
+
+class Tracked:
+    """Running statistics of several norms, moved together by one native call towards numbers in the same memory.
+
+    Args:
+        norms: Norms, each with the statistics (2, f) that it is moved towards.
+
+    Example:
+        >>> norm, stats = nn.BatchNorm1d(1, momentum=0.5), torch.tensor([[2.0], [3.0]])
+        >>> made = Tracked.of([(norm, stats)])
+        >>> made.move(4), norm.running_mean, norm.running_var, norm.num_batches_tracked
+        (None, tensor([1.]), tensor([2.5000]), tensor(1))
+    """
+
+    def __init__(self, norms: Sequence[tuple[nn.BatchNorm1d, Tensor]], held: Sequence[_Running]) -> None:
+        self._norms, self._held = [norm for norm, _ in norms], held
+        self._places = [tuple(map(_at, kept[:3])) for kept in held]
+        rows = [
+            TrackedNorm(kept[0].shape[0], _at(stats), *places, kept[3])
+            for (_, stats), kept, places in zip(norms, held, self._places, strict=True)
+        ]
+        self._table = (TrackedNorm * len(rows))(*rows)
+
+    @classmethod
+    def of(cls, norms: Sequence[tuple[nn.BatchNorm1d, Tensor]]) -> Self | None:
+        """None where some numbers are no float32 on the CPU, or the momentum changes from batch to batch."""
+        norms = [(norm, stats) for norm, stats in norms if norm.running_mean is not None]
+        held = [_running(norm) for norm, _ in norms]
+        if any(kept[3] is None or not _are_plain(*kept[:2]) for kept in held) or not _are_plain(*(s for _, s in norms)):
+            return None
+        return cls(norms, held)
+
+    def serves(self) -> bool:
+        """Whether the norms have the same running numbers, where they were."""
+        return all(
+            all(a is b for a, b in zip(kept[:3], now[:3], strict=True))
+            and kept[3] == now[3]
+            and places == tuple(map(_at, now[:3]))
+            for kept, places, now in zip(self._held, self._places, map(_running, self._norms), strict=True)
+        )
+
+    def move(self, rows: int) -> None:
+        """Towards the statistics as they are now, which are those of so many rows."""
+        _track_all(self._table, len(self._table), rows)
+
+
+def _running(norm: nn.BatchNorm1d) -> _Running:
+    buffers = norm._buffers
+    return buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"], norm.momentum  # type: ignore[return-value]
+
+
+def _are_plain(*tensors: Tensor) -> bool:
+    return all(t.dtype == torch.float32 and t.is_cpu and t.is_contiguous() for t in tensors)
 
 
 def _flat(vector: Tensor | None) -> Tensor | None:
     return None if vector is None else vector.contiguous()
 
 
-__all__ = ["batch_norm", "batch_norm_grad", "normalise", "track"]
+__all__ = ["Tracked", "batch_norm", "batch_norm_grad", "normalise", "track"]

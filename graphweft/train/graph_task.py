@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from graphweft.loader.graphs import GraphBatch, GraphLoader, Graphs, graph_batch
 from graphweft.nn.graph_model import GraphModel
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.settings import has_hooks, is_watched, tensors_of
+from graphweft.runtime.norms import Tracked
 from graphweft.runtime.repeated import Repeated
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.batch_gradients import add_gradients
@@ -35,7 +37,7 @@ from graphweft.train.edge_data import EdgeData
 from graphweft.train.edge_task import for_edges
 from graphweft.train.full_batch import is_plain
 from graphweft.train.graph_reading import Reader
-from graphweft.train.graph_step import GraphStep, has_linear_head
+from graphweft.train.graph_step import Found, GraphStep, has_linear_head
 from graphweft.train.macro import MacroRun
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, USUAL_BATCH, USUAL_GRAPHS
@@ -150,6 +152,7 @@ class GraphTask(MiniBatch):
     _repeated: Repeated | None = None
     _reader: Reader | None = None
     _step: GraphStep | None = None
+    _tracked: WeakKeyDictionary[Found, Tracked]
     _written: Callable[[Tensor], Recorded] | None = None  # makes the loss of labels, where native calls compute it
 
     def _sampler_of(self, sampler: str | AnySampler, fanouts: Sequence[int] | None) -> None:
@@ -184,6 +187,7 @@ class GraphTask(MiniBatch):
         """Looks up what steps read of the model; what is compiled for a class of sizes is when the first such comes."""
         self.model.train()
         before, self._repeated = self._repeated, repeated(self.model, self._repeated)
+        self._tracked = WeakKeyDictionary()
         self._written = self.target.written_down(self.ds.y, native=True)  # labels may be others than an epoch before
         if self._repeated is not before or self._written is None:
             self._step = None
@@ -230,10 +234,22 @@ class GraphTask(MiniBatch):
         model = self.model
         assert isinstance(model, GraphModel)  # what repeated() takes
         found = step(batch, self.ds.y[batch.index], seed)
-        self._store(found.stored, batch)
+        self._track(found, batch)
         add_gradients(calls.parameters, found.gradients)
         add_gradients({"weight": model.head.weight, "bias": model.head.bias}, found.head)
         return torch.tensor(found.cells.mean, dtype=torch.float32)
+
+    def _track(self, found: Found, batch: Any) -> None:
+        """Statistics of batch norms of a step, which come again in the same memory where the step is replayed."""
+        assert isinstance(self.model.encoder, CompiledModule)  # what repeated() takes
+        known = self._tracked.get(found)
+        if known is None or not known.serves():
+            known = self.model.encoder.tracked(found.stored)
+            if known is None:
+                self._store(found.stored, batch)
+                return
+            self._tracked[found] = known
+        known.move(batch.num_nodes)
 
     def _store(self, outputs: Mapping[str, Tensor], batch: Any) -> None:
         """Statistics of batch norms."""
