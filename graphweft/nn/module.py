@@ -429,7 +429,8 @@ class CompiledModule(KeepsArguments, nn.Module):
 
     def tracked(self, extra: Mapping[str, Tensor]) -> norms_on_cpu.Tracked | None:
         """What :meth:`store` does for outputs that stay where they are; None where it has more to look at."""
-        found = [(self.get_submodule(key.removesuffix(".stats")), x) for key, x in extra.items()]
+        norms = {key.removesuffix(".stats"): x for key, x in extra.items() if key.endswith(".stats")}
+        found = [(self.get_submodule(name), x) for name, x in norms.items()]
         if any(not isinstance(module, nn.BatchNorm1d) for module, _ in found):
             return None
         return norms_on_cpu.Tracked.of(found)  # type: ignore[arg-type]

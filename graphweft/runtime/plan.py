@@ -169,13 +169,11 @@ class Plan:
         for name, tensor in zip(self.tensors, tensors, strict=True):
             env[self._place[name]] = tensor
         names = {slot: name for name, slot in self.outputs}
-        for launch, call in self._forward:
-            launch(env)
-            for made in call.writes:
+        for step in self._forward:
+            run_steps((step,), env)
+            for made in step[1].writes:
                 if made.at in names:
                     seen(names[made.at], env[made.at])
-            for index in call.frees:
-                env[index] = None
 
     @property
     def scales(self) -> bool:
@@ -245,13 +243,11 @@ class Plan:
     def run_backward_asking(self, env: Slots, ask: Callable[[str], Any]) -> tuple[Any, ...]:
         """As :meth:`run_backward`; ``ask`` is called for the gradient of an output where a call is about to read it."""
         waiting = {slot: name for name, slot in self.seeds}
-        for launch, call in self._backward:
-            for read in call.reads:
+        for step in self._backward:
+            for read in step[1].reads:
                 if read.at in waiting:
                     env[read.at] = ask(waiting.pop(read.at))
-            launch(env)
-            for index in call.frees:
-                env[index] = None
+            run_steps((step,), env)
         return tuple(None if slot is None else env[slot] for slot in self.gradients)
 
     def evaluate_hoisted(self, item: HoistedValue, leaves: dict[str, Any], over: str | None = None) -> Any:

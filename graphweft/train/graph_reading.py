@@ -18,6 +18,8 @@ from graphweft._memory import empty
 from graphweft.graph.graph import Graph
 from graphweft.nn.graph_model import GraphModel
 from graphweft.nn.readout import Readout
+from graphweft.runtime.dense import rows_apply
+from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.function import Pullback
 from graphweft.runtime.repeated import Repeated
 
@@ -120,7 +122,7 @@ class LayerReading:
         self.read = empty((of_graphs.num_dst, len(features) * x.shape[1] + len(rows) * self._apart), x.dtype)
         for at, call in enumerate(features):
             part = call.forward(of_graphs, x)["out"]
-            self.read[:, at * x.shape[1] : (at + 1) * x.shape[1]].copy_(part)
+            rows_apply(part, Epilogue(), out=self.read[:, at * x.shape[1] : (at + 1) * x.shape[1]])
 
     def take(self, name: str, rows: Tensor) -> None:
         """The rows of a layer, which is read out at once."""
@@ -129,16 +131,14 @@ class LayerReading:
         self._backs[name] = []
         for at, call in enumerate(self._kinds):
             outputs, back = call.run(self._of_graphs, rows)
-            self._columns(self.read, name, at).copy_(outputs["out"])
+            rows_apply(outputs["out"], Epilogue(), out=self._columns(self.read, name, at))
             self._backs[name].append(back)
 
     def gradient(self, name: str, of_read: Tensor) -> Tensor:
         """By the rows of a layer: kind after kind, the last one first, as torch's engine adds them up."""
         total: Tensor | None = None
         for at, back in reversed(list(enumerate(self._backs.pop(name)))):
-            part = empty((of_read.shape[0], self._hidden), of_read.dtype)
-            part.copy_(self._columns(of_read, name, at))
-            found = back(part)["x"]
+            found = back(rows_apply(self._columns(of_read, name, at), Epilogue()))["x"]
             assert found is not None  # it was asked for
             total = found if total is None else total.add_(found)
         assert total is not None  # there is some readout

@@ -1,8 +1,10 @@
 """A step over a batch of graphs without torch's engine: layers, readouts, head and loss, forward and backward.
 
 Comes in: a :class:`GraphModel` with a linear head, calls of its node model and its readouts, a loss. Goes out: loss,
-gradients and statistics of a batch. A class of sizes that has come often enough is written down whole
-(``runtime/graph_tape.py``) and replayed. Called by :class:`GraphTask`.
+gradients and statistics of a batch. Layers are read out one by one, while caches hold their rows; the sum of a graph of
+more than 32 nodes may be cut elsewhere than that of all layers side by side, in a call of the model. A class of sizes
+that has come often enough is written down whole (``runtime/graph_tape.py``) and replayed. Called by
+:class:`GraphTask`.
 """
 
 from __future__ import annotations
@@ -75,8 +77,6 @@ class GraphStep:
         """Whether everything of a batch is compiled."""
         model, graph, x = self._model, batch.graph, batch.x
         if not self._reader.serves(model) or not graph.is_drawn:
-            return False
-        if self._layers and (PROFILE.active or active() is not None):  # which read calls of whole programs
             return False
         width = model.read_width // max(len(self._layers), 1)
         made = x.new_empty((1, 1)).expand(graph.num_nodes, width).requires_grad_()
