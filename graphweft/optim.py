@@ -118,7 +118,7 @@ class _Prepared:
 
     knobs: list[_Knobs]
     used: list[tuple[torch.Tensor, _Gradient, int]]
-    moments: list[tuple[torch.Tensor, _Moments]]
+    moments: list[tuple[torch.Tensor, dict[str, Any], _Moments]]
     table: ctypes.Array[AdamTensor]
     count: int
     rest: list[tuple[dict[str, Any], list[torch.Tensor]]]
@@ -126,9 +126,10 @@ class _Prepared:
 
     def has_state(self, state: dict[torch.Tensor, Any]) -> bool:
         """Whether ``state`` still has what the call reads and writes: a user may clear or replace it."""
-        for param, moments in self.moments:
-            own = state.get(param, {})
-            if any(own.get(name) is not moment for name, moment in zip(_MOMENTS, moments, strict=True)):
+        for param, own, (mean, square, step) in self.moments:  # plain comparisons: this is asked in every step
+            if state.get(param) is not own or own.get("step") is not step:
+                return False
+            if own.get("exp_avg") is not mean or own.get("exp_avg_sq") is not square:
                 return False
         return True
 
@@ -255,7 +256,7 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
         """The table of the native call, and what is left for torch."""
         rows: list[AdamTensor] = []
         used: list[tuple[torch.Tensor, _Gradient, int]] = []
-        moments: list[tuple[torch.Tensor, _Moments]] = []
+        moments: list[tuple[torch.Tensor, dict[str, Any], _Moments]] = []
         copied: list[torch.Tensor] = []  # live until the call is over
         left: list[tuple[dict[str, Any], list[torch.Tensor]]] = []
         for group, settings in zip(self.param_groups, knobs, strict=True):
@@ -271,7 +272,7 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
                     continue
                 if grad is not param.grad:
                     copied.append(grad)
-                moments.append((param, state))
+                moments.append((param, self.state[param], state))
                 places = (param.data_ptr(), grad.data_ptr(), *(moment.data_ptr() for moment in state))
                 rows.append(AdamTensor(param.numel(), *places, *settings))
             if rest:

@@ -382,9 +382,7 @@ class CompiledModule(KeepsArguments, nn.Module):
 
     def draws(self) -> bool:
         """Whether a forward pass, as the modules stand, draws random numbers."""
-        return any(
-            m.training and (getattr(m, "dropout", 0.0) or getattr(m, "value_dropout", 0.0)) for m in self.modules()
-        )
+        return any(m.training and (_held(m, "dropout") or _held(m, "value_dropout")) for m in self.modules())
 
     def _describe(self, builder: Builder, inputs: dict[str, Value], training: bool) -> dict[str, Value]:
         frame = self._frame(builder, inputs, training)
@@ -455,6 +453,13 @@ class CompiledModule(KeepsArguments, nn.Module):
         made.__dict__.update(state)
         made._function, made._pieces = CompiledFunction(made._describe), {}
         return made
+
+
+def _held(module: nn.Module, name: str) -> Any:
+    """An attribute, 0 for none; torch takes long to say that a module has none."""
+    if name in module.__dict__:
+        return module.__dict__[name]
+    return getattr(module, name, 0.0) if name in module._modules or hasattr(type(module), name) else 0.0
 
 
 def _dense(who: str, x: SparseFeatures) -> Tensor:

@@ -105,11 +105,11 @@ class Tracked:
     """
 
     def __init__(self, norms: Sequence[tuple[nn.BatchNorm1d, Tensor]], held: Sequence[_Running]) -> None:
-        self._norms, self._held = [norm for norm, _ in norms], held
-        self._places = [tuple(map(_at, kept[:3])) for kept in held]
+        places = [tuple(t.data_ptr() for t in kept[:3]) for kept in held]
+        self._rows = [(norm, *more) for (norm, _), *more in zip(norms, held, places, strict=True)]
         rows = [
-            TrackedNorm(kept[0].shape[0], _at(stats), *places, kept[3])
-            for (_, stats), kept, places in zip(norms, held, self._places, strict=True)
+            TrackedNorm(kept[0].shape[0], _at(stats), *at, kept[3])
+            for (_, stats), kept, at in zip(norms, held, places, strict=True)
         ]
         self._table = (TrackedNorm * len(rows))(*rows)
 
@@ -124,12 +124,15 @@ class Tracked:
 
     def serves(self) -> bool:
         """Whether the norms have the same running numbers, where they were."""
-        return all(
-            all(a is b for a, b in zip(kept[:3], now[:3], strict=True))
-            and kept[3] == now[3]
-            and places == tuple(map(_at, now[:3]))
-            for kept, places, now in zip(self._held, self._places, map(_running, self._norms), strict=True)
-        )
+        for norm, (mean, variance, count, momentum), (at, spread_at, count_at) in self._rows:
+            held = norm._buffers
+            if held["running_mean"] is not mean or held["running_var"] is not variance or norm.momentum != momentum:
+                return False
+            if held["num_batches_tracked"] is not count or count.data_ptr() != count_at:
+                return False
+            if mean.data_ptr() != at or variance.data_ptr() != spread_at:
+                return False
+        return True
 
     def move(self, rows: int) -> None:
         """Towards the statistics as they are now, which are those of so many rows."""

@@ -66,6 +66,7 @@ class GraphStep:
             assert isinstance(model.encoder, Stack)  # which has layers
             self._calls = calls.of(model.encoder.function_by_layer())
         self._seen: Counter[tuple[Any, ...]] = Counter()
+        self._served: dict[tuple[Any, ...], bool] = {}
         self._tapes: dict[tuple[Any, ...], GraphTape | None] = {}
 
     @property
@@ -78,6 +79,15 @@ class GraphStep:
         model, graph, x = self._model, batch.graph, batch.x
         if not self._reader.serves(model) or not graph.is_drawn:
             return False
+        counts = graph.num_nodes.bit_length(), graph.num_edges.bit_length(), batch.num_graphs.bit_length()
+        key = (*counts, x.dtype, x.shape[1])
+        if key not in self._served:
+            self._served[key] = self._is_compiled(batch)
+        return self._served[key]
+
+    def _is_compiled(self, batch: Any) -> bool:
+        """Whether plans serve the class of sizes of a batch."""
+        model, graph, x = self._model, batch.graph, batch.x
         width = model.read_width // max(len(self._layers), 1)
         made = x.new_empty((1, 1)).expand(graph.num_nodes, width).requires_grad_()
         return self._calls.is_compiled(graph, x) and self._reader.is_compiled(batch.of_graphs, x, made)

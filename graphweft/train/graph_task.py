@@ -174,7 +174,7 @@ class GraphTask(MiniBatch):
             raise ConfigError(f"prepare={prepare!r} cannot be combined with a set of graphs, which are taken whole")
         if isinstance(self.x, SparseFeatures):  # batches have few columns and many rows
             self.x = self.x.to_dense()
-        self._call = caller_of(self.model)
+        self._call, self._tracked = caller_of(self.model), WeakKeyDictionary()
         check_width(self.model, self.x)
         rows = torch.unique(self.rows["train"], sorted=True)
         return _Loader(_Sources(self), batch_size, shuffle=True, seed=seed, graphs=rows), None
@@ -187,7 +187,6 @@ class GraphTask(MiniBatch):
         """Looks up what steps read of the model; what is compiled for a class of sizes is when the first such comes."""
         self.model.train()
         before, self._repeated = self._repeated, repeated(self.model, self._repeated)
-        self._tracked = WeakKeyDictionary()
         self._written = self.target.written_down(self.ds.y, native=True)  # labels may be others than an epoch before
         if self._repeated is not before or self._written is None:
             self._step = None
