@@ -90,8 +90,6 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: b
     if ds.edge_features is not None:
         raise ConfigError(f"data: expected no features of edges, got some in {ds.name}: programs have none yet")
     edges = edge_data_of(model, ds, "use")
-    if edges.weight is not None and spec.reduce == "max":
-        raise ConfigError("reduce=max cannot be combined with edge_weight in a program; use reduce=sum or mean")
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     norms = {name: module for name, module in model.named_modules() if isinstance(module, _NORMS)}
     ones = frozenset(f"{name}.{part}" for name in norms for part in ("weight", "running_var")) & tensors.keys()

@@ -138,7 +138,6 @@ class Manner(NamedTuple):
         implicit: Gradients by sparse features read them by row, so that they are not kept by column.
         on_device: Gradients of attention that is scored by products of rows have room for numbers of every edge.
         edges_bring_weights: Weights lie beside the edges of every form, not in one list by edge number.
-        lacks: Kernels that the target has none of.
     """
 
     any_size: bool = False
@@ -146,7 +145,6 @@ class Manner(NamedTuple):
     implicit: bool = False
     on_device: bool = False
     edges_bring_weights: bool = False
-    lacks: frozenset[str] = frozenset()
 
 
 def steps_of(plans: StepPlans, manner: Manner | None = None) -> Steps:
@@ -167,7 +165,7 @@ class _Walk:
         symbols = {"V": ("nodes", rows["V"]), "R": ("train_rows", rows.get("R", 0))}
         self.steps = Steps(plans, Table(symbols))
         self.plans, self.now, self._manner = plans, 0, manner
-        self.implicit, self.lacks = manner.implicit, manner.lacks
+        self.implicit = manner.implicit
         self._given = ""  # a buffer that the caller has
         self._kept: dict[str, Any] = {}  # what was prepared, by the structure of its expression
         self._bound: dict[Value, Any] = {}
@@ -206,7 +204,7 @@ class _Walk:
         """What is computed of a graph, then what is computed of its features."""
         steps, plan = self.steps, self.plans.evaluation
         self._given = "x"
-        self._add_parameters()
+        self._add_parameters(counters=False)
         self._open(plan)
         self._prepare(plan, lambda part: "x" not in part)
         prepared = self.now
@@ -218,11 +216,11 @@ class _Walk:
         self._settle(prepared)
         return steps
 
-    def _add_parameters(self) -> None:
-        """All tensors of the model; a prediction has no use for those that count."""
+    def _add_parameters(self, counters: bool = True) -> None:
+        """All tensors of the model, with or without those that count."""
         for name, shape in self.plans.shapes.items():
             is_counter = name in self.plans.counters
-            if is_counter and self._manner.any_size:
+            if is_counter and not counters:
                 continue
             ctype = "int64_t" if is_counter else "float"
             self.steps.parameters[name] = made = self.steps.table.add(_identifier(name), None, shape, 0, ctype)
