@@ -194,7 +194,8 @@ def main() -> None:
                         print(json.dumps(row), file=sys.stderr, flush=True)
     show(f"{given.data} x {given.scale}, {given.threads} threads", rows, COLUMNS)
     if given.csv is not None:
-        write_csv(given.csv, [{**row, **stamp(given.threads)} for row in rows])
+        data = f"{given.data}@{given.scale:g}"
+        write_csv(given.csv, [{"data": data, **row, **stamp(given.threads)} for row in rows])
 
 
 if __name__ == "__main__":

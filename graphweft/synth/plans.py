@@ -53,6 +53,7 @@ class StepPlans(NamedTuple):
         ones: Tensors that begin as ones.
         counters: Tensors of integers.
         momenta: How fast the running statistics of each batch norm move, by the name of the norm.
+        train_nonzeros: Stored entries of sparse features in ``rows``.
     """
 
     step: Plan
@@ -73,6 +74,7 @@ class StepPlans(NamedTuple):
     ones: frozenset[str] = frozenset()
     counters: frozenset[str] = frozenset()
     momenta: Mapping[str, float] = {}
+    train_nonzeros: int = 0
 
 
 def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: bool = False) -> StepPlans:
@@ -120,6 +122,7 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: b
         ones,
         _counters(tensors),
         {name: float(norm.momentum or 0.0) for name, norm in norms.items() if isinstance(norm, nn.BatchNorm1d)},
+        x.take_rows(rows).nnz if isinstance(x, SparseFeatures) and rows is not None else 0,
     )
 
 

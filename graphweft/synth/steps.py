@@ -62,6 +62,7 @@ _WORDS = {
     "sum_dims": "over_heads",
     "expand": "by_head",
 }
+_TAKEN = "features of train"  # sparse ones, in the place of a buffer
 _FORMS = {
     "in_edges": "edges",
     "in_edges_in_order": "ordered_edges",
@@ -103,6 +104,7 @@ class Steps:
         eval_logits: The logits of an evaluation.
         draws: Whether a step draws random numbers.
         by_column: Whether sparse features are read by column.
+        takes_features: Whether a step reads the training nodes' rows of sparse features.
         nests: Functions of elements by their name.
     """
 
@@ -123,6 +125,7 @@ class Steps:
     eval_logits: str = ""
     draws: bool = False
     by_column: bool = False
+    takes_features: bool = False
     nests: dict[str, RowNest] = field(default_factory=dict)
     offsets: dict[str, int] = field(default_factory=dict)
     arena_bytes: int = 0
@@ -347,8 +350,8 @@ class _Walk:
             if isinstance(call.value.type, StructType):
                 self._bound[call.value] = self._graph(call.value)
                 continue
-            if call.kernel == "dropout" and call.value.inputs[0].tensor.sparse:
-                self._bound[call.value] = call.value  # read through ``features``
+            if call.kernel in ("dropout", "take_rows") and call.value.inputs[0].tensor.sparse:
+                self._bound[call.value] = self._of_features(call)  # read through ``features``
                 continue
             if call.kernel in ("reshape", "detach"):
                 self._bound[call.value] = self._bound[call.value.inputs[0]]  # the same numbers
@@ -361,6 +364,18 @@ class _Walk:
             shown = ", ".join(f"{b.name} {b.shape}, {b.nbytes:,} bytes" for b in made)
             printed.append(Statement(f"{call.label} -> {shown}", tuple(lines), tuple(b.name for b in made)))
         return printed
+
+    def _of_features(self, call: KernelCall) -> Any:
+        """What stands for sparse features that are dropped, or for those of the training nodes."""
+        if call.kernel == "dropout":
+            return call.value
+        if self._bound[call.value.inputs[0]] != "features":
+            raise ConfigError(
+                "model: expected parts that a program can hold, got rows of sparse features that are dropped; "
+                "use dropout=0 or more layers"
+            )
+        self.steps.takes_features = True
+        return _TAKEN
 
     def _graph(self, value: Value) -> str:
         """The name of a graph made of another, and how it is made."""
@@ -484,14 +499,16 @@ class _Walk:
 
     def features(self, value: Value, by_column: bool, width: int) -> tuple[list[str], str, str, str]:
         """Of sparse features: statements before the product, their structure, their values, and room as above."""
-        nonzeros = self.plans.sizes.nonzeros["x"]
-        nodes, count = self.plans.sizes.rows["V"], self._width()
+        found, rows = self._bound[value], self.plans.sizes.rows
+        taken = found == _TAKEN
+        nonzeros = self.plans.train_nonzeros if taken else self.plans.sizes.nonzeros["x"]
+        nodes, count = rows["R"] if taken else rows["V"], self._width()
         panel = self._panel(nodes if by_column else count, nonzeros, width)
         side = "by_column" if by_column else "by_row"
         self.steps.by_column |= by_column
-        structure, values = f"x_{side}", f"x_{side}_values"
-        found = self._bound[value]
-        if found == "features":
+        name = "x_train" if taken else "x"
+        structure, values = f"{name}_{side}", f"{name}_{side}_values"
+        if taken or found == "features":
             return [], structure, values, panel
         seed = self.seed(found.inputs[1])
         kept = self.steps.table.add(f"kept_entries{self.now}", None, (nonzeros, 1), self.now)
