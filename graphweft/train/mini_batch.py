@@ -239,7 +239,7 @@ class MiniBatch(Steps):
     def _given_step(self) -> StepParts:
         """What a step is made of that is written down."""
         draws = isinstance(self.model, Stack) and self.model.draws()
-        loss = self.target.written_down(self.ds.y, native=target_at(self.device).blocking)
+        loss = self.target.written_down(self.ds.y, target_at(self.device))
         return StepParts(loss, draws, self.device, type(self.model).__name__)
 
     def _compile(self, loader: NodeBatches) -> None:
