@@ -13,6 +13,19 @@
 #include "graphweft/reduce.h"
 #include "graphweft/rows.h"
 
+extern "C" {
+
+// One norm whose running numbers are moved: stats[2, f] of its latest rows, and how often it was moved, where counted.
+struct gw_tracked_norm_f32 {
+  int64_t f;
+  const float* stats;
+  float* mean;
+  float* variance;
+  int64_t* count;
+  double momentum;
+};
+}
+
 namespace gw {
 
 inline constexpr int64_t norm_block = 256;  // rows whose sums are kept in single precision
@@ -116,6 +129,16 @@ inline void track_moments(int64_t f, const float* stats, float unbiased, float m
   for (int64_t k = 0; k < f; ++k) {
     mean[k] += momentum * (stats[k] - mean[k]);
     variance[k] += momentum * (stats[f + k] * unbiased - variance[k]);
+  }
+}
+
+// Moves all of a table, whose statistics are of `rows` rows, the variances as those of a sample.
+inline void track_norms(const gw_tracked_norm_f32* table, int64_t norms, int64_t rows) {
+  const float unbiased = float(double(rows) / double(std::max<int64_t>(rows - 1, 1)));
+  for (int64_t i = 0; i < norms; ++i) {
+    const gw_tracked_norm_f32& norm = table[i];
+    track_moments(norm.f, norm.stats, unbiased, float(norm.momentum), norm.mean, norm.variance);
+    if (norm.count) ++*norm.count;
   }
 }
 
