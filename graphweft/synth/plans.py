@@ -100,6 +100,8 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: b
     batch = FullBatch(model, ds, x, optimizer, edge_data=edges, every_row=every_row)
     with torch.random.fork_rng(devices=[]):
         batch.prepare()
+    if edges.weight is not None and spec.reduce == "max":  # where the library has it
+        raise ConfigError("reduce=max cannot be combined with edge_weight in a program; use reduce=sum or mean")
     step, evaluation, rows, sizes = batch.plans()
     named = {id(p): name for name, p in model.named_parameters()}
     groups = tuple({**group, "names": [named[id(p)] for p in group["params"]]} for group in optimizer.param_groups)

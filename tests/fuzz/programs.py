@@ -331,7 +331,7 @@ def main() -> None:
     parser.add_argument("--objects", type=Path, help="folder in which compiled sources are kept")
     options = parser.parse_args()
     flags = (*FLAGS, "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all") if options.sanitize else FLAGS
-    bad = 0
+    bad = refused = 0
     with tempfile.TemporaryDirectory() as name:
         objects = options.objects or Path(name) / "objects"
         objects.mkdir(exist_ok=True, parents=True)
@@ -345,9 +345,10 @@ def main() -> None:
             except (AssertionError, subprocess.SubprocessError) as failure:
                 said, wrong = (folder / "program" / "model.toml").read_text(), str(failure)
             bad += bool(wrong)
+            refused += said.startswith("refused")
             print(f"{number}: {'WRONG ' + wrong if wrong else 'same'}: {said}", flush=True)
             shutil.rmtree(folder)
-    print(f"{options.count} programs, {bad} wrong")
+    print(f"{options.count} programs, {bad} wrong, {refused} refused")
     sys.exit(bool(bad))
 
 
