@@ -48,6 +48,7 @@ from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
 from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
 from graphweft.train.full_batch import evaluation, is_other, is_plain, labelled
+from graphweft.train.half_features import HalfFeatures, stores_half
 from graphweft.train.inference import USUAL_TILE, infer
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
@@ -100,10 +101,12 @@ class MiniBatch(Steps):
     """
 
     is_single = False
+    stores_half = True  # whether batches may read features in bfloat16; else those of the dataset themselves
     edge_data = EdgeData()
     macro: MacroRun | None = None
     sampler: AnySampler | None = None
     _watch: Watch | None = None
+    _half: HalfFeatures | None = None  # of the features that batches read
     budget: RunBudget | None = None
     device = torch.device("cpu")  # where the model is, as far as batches are compiled
     _choice: Choice | None = None  # of what is open in a batch's program; None: as usual
@@ -197,6 +200,8 @@ class MiniBatch(Steps):
         if self._watch is None or self._watch.item is not self.x:
             self._watch = Watch(self.x)
         self._watch.look()
+        if self._half is not None:
+            self._half.refresh()
         if self.edge_data.inputs is not None:
             self.edge_data.inputs.look()
         rows = labelled(self.ds)
@@ -258,6 +263,11 @@ class MiniBatch(Steps):
         tier = loader.preparer.tier if isinstance(loader.preparer, Subtasks) else None
         function = self.model.staged(self.sampler, self._table(), tier, self.device)
         loader.plan = function.compile(tensors, True, reference, self._choice)
+        is_here = tier is None and self.stores_half and self._table() is self.x
+        if is_here and isinstance(self.x, Tensor) and stores_half(self.x, [loader.plan.plan]):
+            self._half = HalfFeatures(self.x) if self._half is None else self._half
+            function = self.model.staged(self.sampler, self._half.rows, tier, self.device)
+            loader.plan = function.compile(tensors, True, reference, self._choice)
         self._compiled_for = wanted
         loader.trial = None
         if _config.current().tune:
@@ -267,6 +277,11 @@ class MiniBatch(Steps):
     def _table(self) -> Features:
         """Features of all nodes, by whose shape a batch is compiled."""
         return self.x
+
+    @property
+    def half_bytes(self) -> int:
+        """Bytes of the features in bfloat16 that batches read, beside those of the dataset."""
+        return 0 if self._half is None else self._half.rows.nbytes
 
     def staged_plan(self) -> tuple[StagedPlan, Sizes] | None:
         """The compiled batch, after :meth:`prepare`, and the sizes that decided it; None where nothing is staged."""

@@ -53,7 +53,8 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
         mini.prepare()
         taken = batch_taken(mini)
         step = int(_SWING * taken_bytes(taken.step))
-        base = replace(base_needs(mini.ds, mini.model, budget), step=step, trims=True)
+        base = base_needs(mini.ds, mini.model, budget)
+        base = replace(base, data=base.data + mini.half_bytes, step=step, trims=True)
         runs = {way: taken.prepared(way, len(mini.loader)) for way in mini.loader.tried}
         batches = {
             way: int(_SWING * taken_bytes(run)) - step + taken.by_workers(way, len(mini.loader))
