@@ -113,7 +113,8 @@ def spmm(
         or x.dim() != 2
         or out.shape != (adj.num_rows, width)
         or not (out.dtype == x.dtype or (is_half and out.dtype == torch.float32))
-        or (weight is not None and (weight.numel() != adj.num_edges or weight.dtype != kind or weight.stride(0) != 1))
+        or (weight is not None and (weight.numel() != adj.num_edges or weight.dtype != kind))
+        or (weight is not None and not weight.is_contiguous())
         or (src_scale is not None and (src_scale.numel() != adj.num_cols or src_scale.dtype != kind))
     ):
         raise _spmm_failure(adj, x, reduce, weight, src_scale, out)
@@ -128,8 +129,7 @@ def spmm(
     rounded = rounds and x.dtype == torch.float32 and rounds_rows(adj.num_cols, adj.num_edges, width * 4)
     panel = _panel(adj, width, torch.bfloat16 if rounded else x.dtype, must=over or rounded)
     source = (x.data_ptr(), x.stride(0), width)
-    room = None if panel is None else panel.data_ptr()
-    target = (out.data_ptr(), out.stride(0))
+    room, target = _native.pointer(panel), (out.data_ptr(), out.stride(0))
     if x.dtype == torch.float64:
         _spmm_f64(adj.native, *source, weights, scales, self_coef, mean, prefetch, room, *target)
         return out if epilogue is None else epilogue.apply_(out)

@@ -8,7 +8,7 @@ Called by ``plan.py`` and ``staged.py``; the CPU's table is in ``runtime/cpu``, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from graphweft.ir.program import Value
 from graphweft.passes.fuse import Group
 from graphweft.passes.work import Sizes
 from graphweft.runtime.kernel_call import KernelCall, Slots
+from graphweft.runtime.losses import LOSSES, Loss
 from graphweft.sample.sampler import Sampler
 from graphweft.storage.feature import is_dense
 
@@ -64,6 +65,8 @@ class Target:
 
     # Operands that it reads in bfloat16 as well: kernel and role, without the number of one of several.
     halves: frozenset[tuple[str, str]] = frozenset()
+
+    losses: Mapping[str, Loss] = LOSSES  # of classes, and of entries, "binary" or "squared"
 
     blocking = False  # whether a launch is over when it returns, so that it can be timed, and written down as it is
 

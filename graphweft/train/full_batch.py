@@ -69,7 +69,7 @@ class FullBatch(Steps):
         self.model, self.ds, self.optimizer = model, ds, optimizer
         self.device, self._given = device_of(model), x
         self.x = self._there(x)
-        self._half: HalfFeatures | None = None  # of features that steps read themselves
+        self.half: HalfFeatures | None = None  # of features that steps read themselves
         self.edge_data = edge_data or EdgeData()
         self._keep_features, self._released = keep_features, False
         self._settles = plan_target(self.device).blocking
@@ -106,10 +106,10 @@ class FullBatch(Steps):
         """
         if not self._released:
             self._watch.look()
-            if self._half is None:
+            if self.half is None:
                 self.x = self._there(self._given)
             else:
-                self._half.refresh()
+                self.half.refresh()
         if self.edge_data.inputs is not None:
             self.edge_data.inputs.look()
         rows = labelled(self.ds)
@@ -202,7 +202,7 @@ class FullBatch(Steps):
         model.train()
         arguments = model.arguments(graph, self.x, self._wanted, self.edge_data.inputs)
         plans.append(function.ready(arguments))
-        if self._half is None and self._stores([plan for plan in plans if plan is not None]):
+        if self.half is None and self._stores([plan for plan in plans if plan is not None]):
             with owning(self.x):
                 return self._compile(model)
         if not self._keep_features:
@@ -217,8 +217,8 @@ class FullBatch(Steps):
         if not any("x" in plan.tensors for plan in plans) or not stores_half(self.x, plans):
             return False
         assert isinstance(self.x, Tensor)  # dense
-        given, self._half = self.x, HalfFeatures(self.x)
-        self.x = self._half.rows
+        given, self.half = self.x, HalfFeatures(self.x)
+        self.x = self.half.rows
         if not self._keep_features:
             assert isinstance(self.model, CompiledModule)  # as its plans are at hand
             self.model.function.give_up(given)

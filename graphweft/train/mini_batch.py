@@ -101,12 +101,12 @@ class MiniBatch(Steps):
     """
 
     is_single = False
-    stores_half = True  # whether batches may read features in bfloat16; else those of the dataset themselves
+    stores_half = True  # whether batches may read features in bfloat16; else those of the dataset
     edge_data = EdgeData()
     macro: MacroRun | None = None
     sampler: AnySampler | None = None
     _watch: Watch | None = None
-    _half: HalfFeatures | None = None  # of the features that batches read
+    half: HalfFeatures | None = None  # of the features that batches read
     budget: RunBudget | None = None
     device = torch.device("cpu")  # where the model is, as far as batches are compiled
     _choice: Choice | None = None  # of what is open in a batch's program; None: as usual
@@ -200,8 +200,8 @@ class MiniBatch(Steps):
         if self._watch is None or self._watch.item is not self.x:
             self._watch = Watch(self.x)
         self._watch.look()
-        if self._half is not None:
-            self._half.refresh()
+        if self.half is not None:
+            self.half.refresh()
         if self.edge_data.inputs is not None:
             self.edge_data.inputs.look()
         rows = labelled(self.ds)
@@ -244,7 +244,7 @@ class MiniBatch(Steps):
     def _given_step(self) -> StepParts:
         """What a step is made of that is written down."""
         draws = isinstance(self.model, Stack) and self.model.draws()
-        loss = self.target.written_down(self.ds.y, native=target_at(self.device).blocking)
+        loss = self.target.written_down(self.ds.y, target_at(self.device))
         return StepParts(loss, draws, self.device, type(self.model).__name__)
 
     def _compile(self, loader: NodeBatches) -> None:
@@ -263,10 +263,10 @@ class MiniBatch(Steps):
         tier = loader.preparer.tier if isinstance(loader.preparer, Subtasks) else None
         function = self.model.staged(self.sampler, self._table(), tier, self.device)
         loader.plan = function.compile(tensors, True, reference, self._choice)
-        is_here = tier is None and self.stores_half and self._table() is self.x
-        if is_here and isinstance(self.x, Tensor) and stores_half(self.x, [loader.plan.plan]):
-            self._half = HalfFeatures(self.x) if self._half is None else self._half
-            function = self.model.staged(self.sampler, self._half.rows, tier, self.device)
+        x = self.x if tier is None and self.stores_half and self._table() is self.x else None
+        if isinstance(x, Tensor) and stores_half(x, [loader.plan.plan]):
+            self.half = self.half or HalfFeatures(x)
+            function = self.model.staged(self.sampler, self.half.rows, tier, self.device)
             loader.plan = function.compile(tensors, True, reference, self._choice)
         self._compiled_for = wanted
         loader.trial = None
@@ -278,11 +278,6 @@ class MiniBatch(Steps):
         """Features of all nodes, by whose shape a batch is compiled."""
         return self.x
 
-    @property
-    def half_bytes(self) -> int:
-        """Bytes of the features in bfloat16 that batches read, beside those of the dataset."""
-        return 0 if self._half is None else self._half.rows.nbytes
-
     def staged_plan(self) -> tuple[StagedPlan, Sizes] | None:
         """The compiled batch, after :meth:`prepare`, and the sizes that decided it; None where nothing is staged."""
         loader = self.loader
@@ -292,6 +287,14 @@ class MiniBatch(Steps):
         plan = loader.plan if loader.trial is None else loader.trial.plan()
         reference = self.sampler.sample(loader.seeds[: loader.batch_size], stage=_REFERENCE)
         return plan, batch_sizes(plan.plan.compiled.program, self.ds.graph, self.x, reference)
+
+    def sizes_of(self, plan: StagedPlan, draw: int, count: int) -> Sizes:
+        """The sizes in ``plan`` of a batch of ``count`` seeds that no run draws; ``draw``: its number among them."""
+        loader = self.loader
+        assert isinstance(loader, NodeBatches) and isinstance(self.sampler, NeighborSampler)  # what is staged
+        places = torch.randperm(loader.num_items, generator=torch.Generator().manual_seed(draw))[:count]
+        drawn = self.sampler.sample(loader.seeds[places], stage=_REFERENCE + draw)
+        return batch_sizes(plan.plan.compiled.program, self.ds.graph, self.x, drawn)
 
     @property
     def formats(self) -> FormatTrial | None:

@@ -71,7 +71,7 @@ def test_features_that_steps_read_are_kept_in_bfloat16(options: dict) -> None:
     ds = graph()
     trainer = trained(ds, SAGE, **options)
     batch = trainer._batch
-    assert batch._half is not None
+    assert batch.half is not None
     table = batch.x if isinstance(batch, FullBatch) else batch.loader.plan._x
     assert table.dtype == torch.bfloat16
     assert torch.equal(table, ds.x.bfloat16())
@@ -115,5 +115,5 @@ def test_readers_that_need_float32_rows_keep_them() -> None:
     """Maxima over neighbours do."""
     ds = graph()
     trainer = trained(ds, lambda ds, hidden: gw.nn.SAGE.for_data(ds, hidden=hidden, aggr="max"))
-    assert full(trainer)._half is None
+    assert full(trainer).half is None
     assert full(trainer).x.dtype == torch.float32
