@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "012d43ff468c49e0"
+HASH = "be89fb8128b5379b"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -109,6 +109,7 @@ class Term(ctypes.Structure):
         ("w", _P),
         ("ldw", _I64),
         ("w_transposed", _I32),
+        ("half", _I32),
     )
 
 
@@ -123,6 +124,7 @@ class Left(ctypes.Structure):
         ("rows", _P),
         ("dw", _P),
         ("lddw", _I64),
+        ("half", _I32),
     )
 
 
@@ -272,11 +274,13 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_gemm_nn_f32": (_I64, _I64, _I64, _P, _I64, _P, _I64, _I32, _Epilogue, _P, _I64, _P, _I64),
     "gw_gemm_terms_f32": (_I64, _I64, _Term, _I64, _Epilogue, _P, _I64),
     "gw_gemm_tn_f32": (_I64, _I64, _I64, _P, _I64, _P, _I64, _P, _P, _I64, _P, _P, _I64),
+    "gw_gemm_tn_half_f32": (_I64, _I64, _I64, _P, _I64, _P, _I64, _P, _I64, _P, _P, _I64),
     "gw_gemm_tn_terms_f32": (_I64, _Left, _I64, _Adjacency, _P, _I64, _Epilogue),
     "gw_half_unit": (_I32, _P),
     "gw_gemm_nn_f32_bf16": (_I64, _I64, _I64, _P, _I64, _P, _I64, _I32, _Epilogue, _P, _I64, _P, _I64),
     "gw_gemm_terms_f32_bf16": (_I64, _I64, _Term, _I64, _Epilogue, _P, _I64),
     "gw_gemm_tn_f32_bf16": (_I64, _I64, _I64, _P, _I64, _P, _I64, _P, _P, _I64, _P, _P, _I64),
+    "gw_gemm_tn_half_f32_bf16": (_I64, _I64, _I64, _P, _I64, _P, _I64, _P, _I64, _P, _P, _I64),
     "gw_gemm_tn_terms_f32_bf16": (_I64, _Left, _I64, _Adjacency, _P, _I64, _Epilogue),
     "gw_generate_permutation": (_I64, _U64, _U64, _P),
     "gw_generate_weights": (_I64, _U64, _U64, _F64, _F64, _F64, _P),
@@ -313,6 +317,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_partition_stream": (_Adjacency, _I64, _I64, _P, _F64, _I32, _P, _P),
     "gw_partition_measure": (_Adjacency, _I64, _P, _P, _P),
     "gw_rows_apply_f32": (_I64, _I64, _P, _I64, _Epilogue, _P, _I64, _P, _I64),
+    "gw_rows_apply_half_f32": (_I64, _I64, _P, _I64, _Epilogue, _P, _I64, _P, _I64),
     "gw_col_sum_f32": (_I64, _I64, _P, _I64, _P),
     "gw_dot_f32": (_I64, _P, _P, _P),
     "gw_row_sum_f32": (_I64, _I64, _P, _I64, _P),
@@ -351,7 +356,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_parts_take": (_Adjacency, _I64, _P, _P, _P, _P, _P, _P, _P),
     "gw_spmm_f32": (_Adjacency, _P, _I64, _I64, _P, _P, _F64, _P, _I32, _Epilogue, _I32, _P, _I32, _P, _I64),
     "gw_spmm_f64": (_Adjacency, _P, _I64, _I64, _P, _P, _F64, _I32, _I32, _P, _P, _I64),
-    "gw_spmm_bf16": (_Adjacency, _P, _I64, _I64, _P, _P, _F64, _I32, _I32, _P, _P, _I64),
+    "gw_spmm_bf16": (_Adjacency, _P, _I64, _I64, _P, _P, _F64, _P, _I32, _Epilogue, _I32, _P, _I32, _I32, _P, _I64),
     "gw_spmm_f32_bf16": (_Adjacency, _P, _I64, _I64, _P, _P, _F64, _P, _I32, _Epilogue, _I32, _P, _P, _I64),
     "gw_spmm_max_f32": (_Adjacency, _P, _I64, _I64, _I32, _P, _I64, _P, _I64),
     "gw_spmm_max_f64": (_Adjacency, _P, _I64, _I64, _I32, _P, _I64, _P, _I64),

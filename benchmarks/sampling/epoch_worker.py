@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -234,7 +235,9 @@ def build(system: str, folder: Path):
     case = json.loads((folder / "case.json").read_text())
     if system in ("dgl", "graphbolt"):
         return build_dgl(folder, case, system == "graphbolt")
-    return {"own": build_own, "prepare": build_prepare, "model": build_model}[system](folder, case)
+    if system == "bf16":  # read when graphweft is imported
+        os.environ["GRAPHWEFT_PRECISION"] = "bf16"
+    return {"own": build_own, "bf16": build_own, "prepare": build_prepare, "model": build_model}[system](folder, case)
 
 
 if __name__ == "__main__":

@@ -12,4 +12,5 @@
 
 #define GW_HEAD_PRODUCTS(kind)                                                                                \
   kind template void gw::dot_heads<false>(const gw::edge_block&, int64_t, int64_t, gw::id_list, const float*, \
-                                          const float*, const float*, float, int64_t, float*);
+                                          const float*, const float*, float, int64_t, float*);                \
+  kind template void gw::row_products(int64_t, int64_t, const float*, const float*, float*);

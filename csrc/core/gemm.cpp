@@ -22,7 +22,7 @@ GW_API int gw_gemm_nn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64
   return gw::guarded([&] {
     gw::require_product(n, k, m, ldx, ldw, ldy, rows, table_rows);
     if (!rows) return gw::gemm_nn({n, k, m, x, ldx, y, ldy, epilogue}, w, ldw, w_transposed != 0);
-    const gw_term_f32 term{k, x, ldx, table_rows, rows, nullptr, nullptr, nullptr, 0, w, ldw, w_transposed};
+    const gw_term_f32 term{k, x, ldx, table_rows, rows, nullptr, nullptr, nullptr, 0, w, ldw, w_transposed, 0};
     gw::gemm_terms(n, m, &term, 1, epilogue, y, ldy);
   });
 }
@@ -50,6 +50,18 @@ GW_API int gw_gemm_tn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64
     gw::gemm_tn({n, k, m, x, ldx, g, ldg, row_scale, dw, lddw, col_sum, rows});
   });
 }
+
+#ifndef GW_ONLY_F32
+// The same of x stored in bfloat16, without row_scale.
+GW_API int gw_gemm_tn_half_f32(int64_t n, int64_t k, int64_t m, const uint16_t* x, int64_t ldx, const float* g,
+                               int64_t ldg, float* dw, int64_t lddw, float* col_sum, const int64_t* rows,
+                               int64_t table_rows) {
+  return gw::guarded([&] {
+    gw::require_contraction(n, k, m, ldx, ldg, lddw, rows, table_rows);
+    gw::gemm_tn({n, k, m, x, ldx, g, ldg, nullptr, dw, lddw, col_sum, rows, true});
+  });
+}
+#endif
 
 #ifndef GW_PLAIN_ROWS
 // dw[k, m] = x^T G for every left operand, where row i of G[n, m] is epilogue(sum over the edges j of row i of x[j]).

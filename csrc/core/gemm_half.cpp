@@ -25,7 +25,7 @@ GW_API int gw_gemm_nn_f32_bf16(int64_t n, int64_t k, int64_t m, const float* x, 
                                int64_t ldy, const int64_t* rows, int64_t table_rows) {
   return gw::guarded([&] {
     gw::require_product(n, k, m, ldx, ldw, ldy, rows, table_rows);
-    const gw_term_f32 term{k, x, ldx, table_rows, rows, nullptr, nullptr, nullptr, 0, w, ldw, w_transposed};
+    const gw_term_f32 term{k, x, ldx, table_rows, rows, nullptr, nullptr, nullptr, 0, w, ldw, w_transposed, 0};
     gw::gemm_half_terms(n, m, &term, 1, epilogue, y, ldy);
   });
 }
@@ -46,8 +46,19 @@ GW_API int gw_gemm_tn_f32_bf16(int64_t n, int64_t k, int64_t m, const float* x, 
                                const int64_t* rows, int64_t table_rows) {
   return gw::guarded([&] {
     gw::require_contraction(n, k, m, ldx, ldg, lddw, rows, table_rows);
-    const gw_left_f32 left{k, x, ldx, table_rows, rows, dw, lddw};
+    const gw_left_f32 left{k, x, ldx, table_rows, rows, dw, lddw, 0};
     gw::contract_half({n, m, &left, 1, nullptr, g, ldg, row_scale, nullptr, col_sum});
+  });
+}
+
+// gw_gemm_tn_half_f32 of g rounded to bfloat16.
+GW_API int gw_gemm_tn_half_f32_bf16(int64_t n, int64_t k, int64_t m, const uint16_t* x, int64_t ldx, const float* g,
+                                    int64_t ldg, float* dw, int64_t lddw, float* col_sum, const int64_t* rows,
+                                    int64_t table_rows) {
+  return gw::guarded([&] {
+    gw::require_contraction(n, k, m, ldx, ldg, lddw, rows, table_rows);
+    const gw_left_f32 left{k, x, ldx, table_rows, rows, dw, lddw, 1};
+    gw::contract_half({n, m, &left, 1, nullptr, g, ldg, nullptr, nullptr, col_sum});
   });
 }
 

@@ -14,9 +14,21 @@ GW_API int gw_rows_apply_f32(int64_t n, int64_t f, const float* x, int64_t ldx, 
   return gw::guarded([&] {
     gw::require(n >= 0 && f >= 0 && epilogue, "gw_rows_apply_f32: a size is negative or the epilogue is missing");
     if (rows) gw::require_ids("gather_rows: expected ids", rows, n, table_rows);
-    gw::apply_rows(n, f, x, ldx, *epilogue, y, ldy, rows);
+    gw::apply_rows<gw::f32>(n, f, x, ldx, *epilogue, y, ldy, rows);
   });
 }
+
+#ifndef GW_ONLY_F32
+// The same of rows stored in bfloat16.
+GW_API int gw_rows_apply_half_f32(int64_t n, int64_t f, const uint16_t* x, int64_t ldx, const gw_epilogue_f32* epilogue,
+                                  float* y, int64_t ldy, const int64_t* rows, int64_t table_rows) {
+  return gw::guarded([&] {
+    gw::require(n >= 0 && f >= 0 && epilogue, "gw_rows_apply_half_f32: a size is negative or the epilogue is missing");
+    if (rows) gw::require_ids("gather_rows: expected ids", rows, n, table_rows);
+    gw::apply_rows<gw::bf16>(n, f, x, ldx, *epilogue, y, ldy, rows);
+  });
+}
+#endif
 
 // out[f] = column sums of x[n, f], in an order that does not depend on threads.
 GW_API int gw_col_sum_f32(int64_t n, int64_t f, const float* x, int64_t ldx, float* out) {

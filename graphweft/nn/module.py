@@ -19,6 +19,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from graphweft import _config
 from graphweft._checks import check_ids
 from graphweft._draws import call_key
 from graphweft._errors import ConfigError, DtypeError, ShapeError
@@ -38,6 +39,7 @@ from graphweft.nn.settings import is_parametrized, is_watched, settings_of, tens
 from graphweft.runtime import norms as norms_on_cpu
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Field
 from graphweft.runtime.constants import constant, is_declared
+from graphweft.runtime.feature_types import is_half
 from graphweft.runtime.function import Pullback
 from graphweft.storage.dense_rows import dense_rows
 from graphweft.storage.feature import SparseFeatures
@@ -335,11 +337,16 @@ class CompiledModule(KeepsArguments, nn.Module):
         return next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
 
     def _check_dtype(self, x: Features) -> None:
-        """Features have the dtype of the parameters. Raises: DtypeError."""
+        """Features have the dtype of the parameters, or are stored in bfloat16. Raises: DtypeError."""
         wanted, found = self._dtype(), x.values.dtype if isinstance(x, SparseFeatures) else x.dtype
-        if wanted is not None and found != wanted:
+        if wanted is not None and found != wanted and not (wanted == torch.float32 and self._may_be_stored(x)):
             who, remedy = type(self).__name__, {torch.float64: "double"}.get(wanted, "float")
             raise DtypeError(f"{who}: expected x of {wanted} as the parameters, got {found}; use x.{remedy}()")
+
+    @staticmethod
+    def _may_be_stored(x: Features) -> bool:
+        """Whether features may be in bfloat16 beside float32 parameters."""
+        return is_half(x) and not x.requires_grad and _config.current().precision == "bf16"
 
     def _check_edges(self, graph: Graph, edges: EdgeInputs) -> None:
         """This module reads what is given of the edges. Raises: ConfigError, ShapeError, DtypeError."""

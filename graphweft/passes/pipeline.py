@@ -92,7 +92,8 @@ class Request:
     certify: bool = False
     prepare: Callable[[Iterable[Group]], None] = lambda groups: None  # told what kernels to expect before the trials
 
-    rounds: Set[str] = frozenset()  # what is read in bfloat16: rows of sums over edges, operands of products
+    # what is read in bfloat16: rows of sums over edges, operands of products; and whether what is kept lies so
+    rounds: Set[str] = frozenset()
     place: str = HOST  # where a step runs; rows that are made before it move there
     worth: int | None = None  # bytes of a matrix from which kernels are generated for it; None: what a compiler costs
     is_built: Callable[[Sequence[Value]], bool] = lambda region: False  # whether functions of elements have a kernel
@@ -131,7 +132,8 @@ class Compiled:
         works, model: What the prediction rests on.
         steps: The programs that the last passes started from.
         walks: Whether values of edges are computed inside generated kernels.
-        rounds: What is read in bfloat16: "rows" that are summed over edges, "operands" of dense products.
+        rounds: What is read in bfloat16: "rows" that are summed over edges, "operands" of dense products; "kept": sums
+            over edges that are computed once lie so.
         certificates: Verdicts on the rewrites.
     """
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from graphweft import _config
 from graphweft._backward import gradients_from
-from graphweft._errors import CertificateWarning, ConfigError, GraphWeftError, ShapeError
+from graphweft._errors import CertificateWarning, ConfigError, GraphWeftError
 from graphweft._memory import LEAN, POOL
 from graphweft._torch_private import transforms_are_on
 from graphweft.cost import CostModel
@@ -43,6 +43,7 @@ from graphweft.passes.pipeline import Request, run_passes
 from graphweft.passes.work import Sizes
 from graphweft.runtime import calibrate
 from graphweft.runtime.constants import comes_once, is_declared, is_owned, sent
+from graphweft.runtime.feature_types import feature_key, feature_type, in_full, is_compilable, is_half, is_single
 from graphweft.runtime.function import Pullback, RunPlan, is_followed, linearize
 from graphweft.runtime.hoisted import Columns, Content, HoistedValues
 from graphweft.runtime.kernel_call import Slots
@@ -137,11 +138,14 @@ class Arguments:
         others = {} if self.beside is None else self.beside.graphs
         return {"graph": self.graph, **others, "seed": self.seed, **some, **self.parameters, **fields}
 
-    def dense(self) -> list[Tensor]:
-        """All tensors of numbers; the stored entries of sparse features."""
-        x = self.x.values if isinstance(self.x, SparseFeatures) else self.x
-        fields = [tensor for tensor, _ in self.fields.values()]
-        return [*([] if x is None else [x]), *self.parameters.values(), *fields]
+    def others(self) -> list[Tensor]:
+        """All tensors of numbers but the features."""
+        return [*self.parameters.values(), *(tensor for tensor, _ in self.fields.values())]
+
+    def widened(self) -> dict[str, Any]:
+        """All arguments by name, with features in float32 where they are stored in bfloat16."""
+        named = self.named()
+        return {**named, "x": in_full(named["x"])} if is_half(self.x) and is_single(self.x, self.others()) else named
 
 
 # writes the forward program: (builder, inputs by name, training) -> outputs by name, the differentiable one called
@@ -199,7 +203,7 @@ class CompiledFunction:
             known, standing = len(self._plans), self._standing(arguments)
             found = None if transforms_are_on() else self.ready(arguments, standing)
             if found is None:
-                return interpret(self.program(arguments), arguments.named())
+                return interpret(self.program(arguments), arguments.widened())
             plan, fresh = found, len(self._plans) > known
             if likeness is not None:
                 self._before = likeness, plan, standing, self._fitted
@@ -224,7 +228,7 @@ class CompiledFunction:
     def ready(self, arguments: Arguments, standing: Standing | None = None) -> Plan | None:
         """The plan for ``arguments``, compiled if it is not at hand; None where the interpreter runs."""
         active = _config.current()
-        if active.opt_level == 0 or not _compilable(arguments):
+        if active.opt_level == 0 or not is_compilable(arguments.x, arguments.others()):
             return None
         standing = standing or self._standing(arguments)
         key = self._key(arguments, standing, active)
@@ -266,7 +270,7 @@ class CompiledFunction:
         program, target = self.program(arguments), target_of(arguments.graph.device)
         names = {value["name"] for value in program.inputs}
         wanted = _wanted(arguments, names) if torch.is_grad_enabled() else ()
-        level = active.opt_level if _single(arguments) else min(active.opt_level, 2)
+        level = active.opt_level if is_single(arguments.x, arguments.others()) else min(active.opt_level, 2)
         request = Request(
             level=level,
             edges_from=level if active.opt_level > level else 3,
@@ -323,6 +327,11 @@ class CompiledFunction:
         self._released = weakref.ref(x)
         return True
 
+    def give_up(self, x: Tensor) -> None:
+        """Gives up the memory of ``x``, of which the caller has a copy; a call that reads it is refused."""
+        x.data = x.new_zeros(()).expand(x.shape)
+        self._released = weakref.ref(x)
+
     def hoist(self, arguments: Arguments) -> list[Any]:
         """Everything that is computed once for ``arguments``; whoever holds the list keeps it alive."""
         plan, content = self.ready(arguments), _content(arguments)
@@ -368,7 +377,7 @@ class CompiledFunction:
 
     def _linearize_by_torch(self, arguments: Arguments) -> tuple[dict[str, Tensor], Pullback]:
         """The same on the interpreter."""
-        outputs = interpret(self.program(arguments), arguments.named())
+        outputs = interpret(self.program(arguments), arguments.widened())
         leaves = {name: t for name, t in arguments.parameters.items() if t.requires_grad}
 
         def pullback(gradient: Tensor) -> dict[str, Tensor | None]:
@@ -383,6 +392,8 @@ class CompiledFunction:
         named = content.named
         self._check_released(plan, arguments, content)
         env = plan.bind({name: named[name] for name in plan.fixed}, self.computed_once(plan, content))
+        if is_half(arguments.x) and "x" in plan.tensors and not plan.takes_half:
+            named = arguments.widened()
         return env, tuple(_rows_contiguous(named[name]) for name in plan.tensors)
 
     def computed_once(self, plan: Plan, content: Content) -> tuple[Any, ...]:
@@ -416,7 +427,7 @@ class CompiledFunction:
             standing,
             active,
             graph.device,
-            _kind(x),
+            feature_key(x),
             tuple((name, t.dtype, t.shape, grads and t.requires_grad) for name, t in arguments.parameters.items()),
             tuple((n, r, t.dtype, t.shape[1:], grads and t.requires_grad) for n, (t, r) in arguments.fields.items()),
             grads and isinstance(x, Tensor) and x.requires_grad,
@@ -479,6 +490,8 @@ def _derived_run(program: Program) -> Run:
 
     def run(rest: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Tensor] | None:
         x = rest.get("x") if isinstance(rest.get("x"), SparseFeatures) else None
+        if (given := fields.get("x")) is not None and is_half(given[0]):
+            fields = {**fields, "x": (in_full(given[0]), given[1])}
         ids = rest.get("rows"), rest["seed"], False, fields, rest.get("receivers")
         return function.on_kernels(Arguments(rest["graph"], x, {}, *ids, beside=rest[_BESIDE]))
 
@@ -520,7 +533,7 @@ def _input_types(arguments: Arguments) -> dict[str, Any]:
     dst = "V" if graph.is_square else "D"
     types: dict[str, Any] = {"graph": StructType(src, dst, "E"), "seed": IndexType(None, None)}
     if x is not None:
-        types["x"] = _feature_type(graph, x, src)
+        types["x"] = feature_type(graph, x, src)
     if arguments.rows is not None:
         types["rows"] = IndexType("R", dst)
     if arguments.receivers is not None:
@@ -535,19 +548,6 @@ def _input_types(arguments: Arguments) -> dict[str, Any]:
         rows = edges_of(beside.edges[name]) if name in beside.edges else symbols[residency]
         types[name] = TensorType(residency, rows, tuple(tensor.shape[1:] if rows else tensor.shape), tensor.dtype)
     return types
-
-
-def _feature_type(graph: Graph, x: Features, src: str) -> TensorType:
-    if isinstance(x, SparseFeatures):
-        width: tuple[int, ...] = (x.width,)
-        nodes, dtype = x.num_rows, x.values.dtype
-    else:
-        if x.dim() < 1:
-            raise ShapeError(f"forward: expected one row of features per node, got shape {tuple(x.shape)}")
-        nodes, width, dtype = x.shape[0], tuple(x.shape[1:]), x.dtype
-    if nodes != graph.num_src:
-        raise ShapeError(f"forward: expected features for {graph.num_src} nodes, got {nodes} rows")
-    return TensorType(Residency.SRC, src, width, dtype, isinstance(x, SparseFeatures))
 
 
 def _wanted(arguments: Arguments, names: set[str]) -> tuple[str, ...]:
@@ -573,24 +573,6 @@ def _likeness(arguments: Arguments) -> tuple[Any, ...] | None:
         kind = tensor.dtype, tensor.shape, tensor.device
         parts.append((name, residency, *kind, tensor.requires_grad, is_declared(tensor)))
     return tuple(parts)
-
-
-def _compilable(arguments: Arguments) -> bool:
-    """Kernels are for float32 and float64; anything else is the oracle's."""
-    tensors = arguments.dense() if arguments.x is None else arguments.dense()[:1]
-    kinds = {t.dtype for t in tensors if t.dtype.is_floating_point}
-    return kinds <= {torch.float32, torch.float64}
-
-
-def _single(arguments: Arguments) -> bool:
-    """Whether all floating numbers are float32, the dtype of the fused epilogues."""
-    return all(t.dtype == torch.float32 for t in arguments.dense() if t.dtype.is_floating_point)
-
-
-def _kind(x: Features | None) -> tuple[Any, ...]:
-    if x is None:
-        return ()
-    return (x.shape[1], x.values.dtype, "csr") if isinstance(x, SparseFeatures) else (tuple(x.shape[1:]), x.dtype)
 
 
 def _rows_contiguous(tensor: Tensor) -> Tensor:

@@ -21,8 +21,9 @@ from graphweft.runtime.epilogue import Epilogue
 
 _gemm_nn, _gemm_nn_rounded = _native.declare("gw_gemm_nn_f32"), _native.declare("gw_gemm_nn_f32_bf16")
 _gemm_tn, _gemm_tn_rounded = _native.declare("gw_gemm_tn_f32"), _native.declare("gw_gemm_tn_f32_bf16")
+_gemm_tn_half = tuple(_native.declare(f"gw_gemm_tn_half_f32{form}") for form in ("", "_bf16"))
 _half_unit = _native.declare("gw_half_unit")
-_rows_apply = _native.declare("gw_rows_apply_f32")
+_rows_apply, _rows_apply_half = _native.declare("gw_rows_apply_f32"), _native.declare("gw_rows_apply_half_f32")
 _col_sum = _native.declare("gw_col_sum_f32")
 _dot = _native.declare("gw_dot_f32")
 _dropout = _native.declare("gw_dropout_f32")
@@ -32,6 +33,7 @@ _cross_entropy = _native.declare("gw_cross_entropy_f32")
 # Columns of both operands from which a product of rounded operands is faster: every number that is read and rounded
 # takes part in as many products as the narrower operand has columns.
 _ROUNDED_FROM = 40
+_HALF_FROM = 16  # the same where the left operand is not rounded, as it lies in bfloat16
 _TILES = 2
 
 
@@ -128,6 +130,11 @@ def rounds_operands(k: int, m: int) -> bool:
     return half_unit() == _TILES and min(k, m) >= _ROUNDED_FROM
 
 
+def rounds_beside_half(k: int, m: int) -> bool:
+    """As :func:`rounds_operands`, where the left operand lies in bfloat16 and only the right one is rounded."""
+    return rounds_operands(k, m) or (half_unit() == _TILES and min(k, m) >= _HALF_FROM)
+
+
 @functools.cache
 def half_unit() -> int:
     """What this processor multiplies bfloat16 numbers with: 2 matrix tiles, 1 dot products of pairs, 0 neither."""
@@ -158,7 +165,8 @@ def matmul_tn(
     """``x.T @ (row_scale[:, None] * g)``, the gradient of a weight; with ``rows`` that of ``x[rows]``, as in matmul.
 
     ``col_sum`` (m,), if given, receives the column sums of ``g`` itself (not scaled), the gradient of a bias.
-    ``rounds``: as in matmul; ``g`` is rounded after it is scaled.
+    ``rounds``: as in matmul; ``g`` is rounded after it is scaled. ``x`` may be bfloat16 beside float32 ``g``, without
+    ``row_scale``.
 
     Shape: x (n, k), g (n, m), row_scale (n,) -> (k, m).
     Raises: ShapeError where sizes do not fit.
@@ -173,6 +181,12 @@ def matmul_tn(
     if g.shape[0] != n:
         raise ShapeError(f"matmul_tn: expected {n} rows of g, one per row of x, got {g.shape[0]}")
     Epilogue(row_scale=row_scale, col_sum=col_sum).check("matmul_tn", n, m)
+    if x.dtype is torch.bfloat16 and g.dtype is torch.float32 and row_scale is None and x.is_cpu:
+        dw = _output("matmul_tn", out, k, m, torch.float32)
+        source = (x.data_ptr(), x.stride(0), g.data_ptr(), g.stride(0), dw.data_ptr(), dw.stride(0))
+        sums, ids = _native.pointer(col_sum), _native.pointer(rows)
+        _gemm_tn_half[rounds and rounds_beside_half(k, m)](n, k, m, *source, sums, ids, x.shape[0])
+        return dw
     if not _is_native(x, g):
         if x.dtype != g.dtype:
             raise DtypeError(f"matmul_tn: expected operands of one dtype, got {x.dtype} and {g.dtype}")
@@ -206,7 +220,7 @@ def rows_apply(
 ) -> torch.Tensor:
     """``epilogue(x)`` without a product; ``out`` may be ``x``; with ``rows`` that of ``x[rows]``, as in matmul.
 
-    Shape: x (n, f) -> (n, f).
+    Shape: x (n, f) -> (n, f), float32 for rows in bfloat16.
     Raises: ShapeError where a stage does not fit.
 
     Example:
@@ -215,13 +229,15 @@ def rows_apply(
     """
     source = _rows("rows_apply", x)
     n, f = _check_rows("rows_apply", rows, source.shape[0]), source.shape[1]
-    if not _is_native(source, source):
+    is_half = source.dtype is torch.bfloat16 and source.is_cpu
+    if not is_half and not _is_native(source, source):
         return _finish(source if rows is None else source[rows], epilogue, out)
     epilogue.check("rows_apply", n, f)
     y = _output("rows_apply", out, n, f, torch.float32)
     stages = ctypes.byref(epilogue.native())
     table = (_native.pointer(rows), source.shape[0])
-    _rows_apply(n, f, source.data_ptr(), source.stride(0), stages, y.data_ptr(), y.stride(0), *table)
+    apply = _rows_apply_half if is_half else _rows_apply
+    apply(n, f, source.data_ptr(), source.stride(0), stages, y.data_ptr(), y.stride(0), *table)
     return y
 
 

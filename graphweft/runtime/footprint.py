@@ -58,6 +58,8 @@ def footprint(plan: Plan, sizes: Sizes, symmetric: bool = False) -> Footprint:
     size = [value_bytes(value, sizes) for value in values]
     inputs = {i for i, v in enumerate(values) if v.op in LEAVES and not str(v["name"]).startswith("d:")}
     hoisted = {item.slot for item in plan.hoisted}
+    for item in plan.hoisted:
+        size[item.slot] /= 2 if item.is_half else 1
     free = inputs | hoisted
     live = {slot for _, slot in plan.outputs if slot in free}
     peak, live = _walk(plan, plan.forward, live, size, free, sizes)

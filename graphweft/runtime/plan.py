@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +25,8 @@ from graphweft.passes.fuse import BACKWARD, FORWARD, Group, group_values
 from graphweft.passes.hoist import frontier
 from graphweft.passes.pipeline import Compiled
 from graphweft.runtime.constants import is_consumed
+from graphweft.runtime.feature_types import in_full, is_half
+from graphweft.runtime.half_rows import HALF, makes_half, may_be_half, readers_of
 from graphweft.runtime.kernel_call import KernelCall, Slots, calls_text
 from graphweft.runtime.lower import lower
 from graphweft.runtime.profile import PROFILE
@@ -48,10 +50,12 @@ class HoistedValue:
     key: str
     leaves: tuple[str, ...]
     is_output: bool = False  # a kept value is not the caller's to change
+    is_half: bool = False  # it is kept in bfloat16
 
     def text(self, names: Mapping[Value, str]) -> str:
         """``%3 = spmm of graph, x : src[N x 16] float32``, with the values' ``names``."""
-        return f"{names[self.value]} = {self.value.op.name.lower()} of {', '.join(self.leaves)} : {self.value.type}"
+        made = f"{names[self.value]} = {self.value.op.name.lower()} of {', '.join(self.leaves)} : {self.value.type}"
+        return f"{made} kept in bfloat16" if self.is_half else made
 
 
 class _Part(NamedTuple):
@@ -110,6 +114,8 @@ class Plan:
         self.saved_outputs = tuple(sorted({slot for _, slot in self.outputs} & set(self.saved)))
         self.forward = self._calls(forward, pairs, keep={*self.saved, *(s for _, s in self.outputs)})
         self.backward = self._calls(backward, pairs, keep={s for s in self.gradients if s is not None})
+        self._readers = readers_of((*self.forward, *self.backward))
+        self.hoisted = tuple(map(self._rounded, self.hoisted))
         launches, self.walks = self.target.bind((*self.forward, *self.backward))
         self._forward = tuple(zip(launches, self.forward, strict=False))
         self._backward = tuple(zip(launches[len(self.forward) :], self.backward, strict=True))
@@ -259,6 +265,8 @@ class Plan:
         if key not in self._parts:
             self._parts[key] = self._part(item, over is not None)
         names, launches, slot, forms = self._parts[key]
+        if is_half(leaves.get("x")) and not self.takes_half:
+            leaves = {**leaves, "x": in_full(leaves["x"])}
         env: Slots = [None if name is None else leaves[name] for name in names]
         for launch in launches:
             launch(env)
@@ -281,7 +289,27 @@ class Plan:
         phase = dict.fromkeys(part.values, FORWARD)
         rest = functools.partial(group_values, part, phase=phase, fuse=single)
         groups = cover_edges(part, set(), phase, rest) if self.compiled.walks else rest(set())
-        return part, [lower(group, slots, over=over and group.result is item.value) for group in groups]
+        calls = [lower(group, slots, over=over and group.result is item.value) for group in groups]
+        if item.is_half:
+            calls[-1] = replace(calls[-1], attrs=(*calls[-1].attrs, HALF))
+        return part, calls
+
+    def _rounded(self, item: HoistedValue) -> HoistedValue:
+        """``item``, kept in bfloat16 where the plan asks for that and all that read it take such rows."""
+        if "kept" not in self.compiled.rounds or item.is_output or not isinstance(item.value.type, TensorType):
+            return item
+        if not may_be_half(item.value, self._readers, self.target.halves):
+            return item
+        is_half = makes_half(self.preparation(item)[1], item.value)
+        return replace(item, is_half=True, key=f"{item.key} bf16") if is_half else item
+
+    @functools.cached_property
+    def takes_half(self) -> bool:
+        """Whether all that read the features take rows in bfloat16; else they are widened before."""
+        x = next((v for v in self.compiled.program.inputs if v["name"] == "x"), None)
+        parts = [self.preparation(item)[1] for item in self.hoisted if "x" in item.leaves]
+        readers = readers_of((*self.forward, *self.backward, *(call for calls in parts for call in calls)))
+        return x is None or may_be_half(x, readers, self.target.halves)
 
     def keeps_columns(self, item: HoistedValue, name: str) -> bool:
         """Whether every column of ``item`` follows from the same column of the input ``name``."""
@@ -312,6 +340,7 @@ class Plan:
             and last.result.tensor.dims == leaf.tensor.dims
             and last.result.tensor.rows == leaf.tensor.rows
             and leaf.tensor.dtype == torch.float32
+            and not item.is_half
         )
 
     def _hoist(self, program: Program) -> list[HoistedValue]:

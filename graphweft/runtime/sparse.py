@@ -19,10 +19,7 @@ from graphweft._native import declare
 from graphweft.runtime.epilogue import Epilogue
 
 _spmm_f32, _spmm_rounded = declare("gw_spmm_f32"), declare("gw_spmm_f32_bf16")
-_spmm = {
-    torch.float64: declare("gw_spmm_f64"),
-    torch.bfloat16: declare("gw_spmm_bf16"),
-}
+_spmm_f64, _spmm_bf16 = declare("gw_spmm_f64"), declare("gw_spmm_bf16")
 _SPMM_MAX = {
     dtype: declare(f"gw_spmm_max_{name}")
     for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"), (torch.bfloat16, "bf16"))
@@ -81,14 +78,16 @@ def spmm(
     out: torch.Tensor | None = None,
     prefetch: int = -1,
     rounds: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """``y[i] = epilogue(reduce_{e = (j -> i)} weight[e] * src_scale[j] * x[j] + self_coef * src_scale[i] * x[i])``.
 
     Equal to ``epilogue(A @ x)`` with ``A[i, j]`` the sum of ``weight[e] * src_scale[j]`` over the edges j -> i; "mean"
-    divides the neighbours' sum by the row's number of edges. ``self_factor``, a float32 number beside float32 rows,
-    multiplies self_coef; it is read in the call. A row without edges gives 0 before self term and epilogue; one that
-    has no row of x of its number has no self term.
-    Rows of x and out may be strided. bfloat16 is summed in float32. ``prefetch``: how many edges ahead rows of x are
+    divides the neighbours' sum by the row's number of edges. ``self_factor``, a float32 number beside float32 or
+    bfloat16 rows, multiplies self_coef; it is read in the call. A row without edges gives 0 before self term and
+    epilogue; one that has no row of x of its number has no self term.
+    Rows of x and out may be strided. bfloat16 is summed in float32; the result is bfloat16, or float32 where ``dtype``
+    says so. ``prefetch``: how many edges ahead rows of x are
     fetched; 0 never, -1 as the size of x asks for; it changes no bit of the result. ``out`` may be x itself, where rows
     and columns are as many; the bits are the same. ``rounds``: neighbours' rows of a float32 x, times their scale, are
     rounded to bfloat16 where that saves time; sums and the self term are float32.
@@ -102,7 +101,8 @@ def spmm(
     if x.stride(-1) != 1:
         x = x.contiguous()
     if out is None:
-        out = empty((adj.num_rows, width), x.dtype)
+        out = empty((adj.num_rows, width), dtype or x.dtype)
+    is_half = x.dtype == torch.bfloat16
     try:
         mean = _MEAN[reduce]
         kind = _WEIGHT_DTYPE[x.dtype]
@@ -112,37 +112,36 @@ def spmm(
         x.size(0) != adj.num_cols
         or x.dim() != 2
         or out.shape != (adj.num_rows, width)
-        or out.dtype != x.dtype
+        or not (out.dtype == x.dtype or (is_half and out.dtype == torch.float32))
         or (weight is not None and (weight.numel() != adj.num_edges or weight.dtype != kind))
         or (weight is not None and not weight.is_contiguous())
         or (src_scale is not None and (src_scale.numel() != adj.num_cols or src_scale.dtype != kind))
     ):
         raise _spmm_failure(adj, x, reduce, weight, src_scale, out)
-    if self_factor is not None and (self_factor.numel() != 1 or not self_factor.dtype == x.dtype == torch.float32):
+    if self_factor is not None and (self_factor.numel() != 1 or not self_factor.dtype == kind == torch.float32):
         given = f"{self_factor.dtype} of shape {tuple(self_factor.shape)} beside {x.dtype}"
-        raise ShapeError(f"spmm: expected one float32 number for self_factor, beside float32 rows, got {given}")
+        raise ShapeError(f"spmm: expected one float32 number for self_factor, beside rows summed in it, got {given}")
     if epilogue is not None:
         epilogue.check("spmm", adj.num_rows, width)
-    weights = None if weight is None else weight.data_ptr()
-    scales = None if src_scale is None else src_scale.data_ptr()
+    weights, scales, factor = map(_native.pointer, (weight, src_scale, self_factor))
     over = out.data_ptr() == x.data_ptr()
     plain = over and not wants_panel(adj.num_cols, adj.num_edges, width * x.dtype.itemsize)  # as into memory elsewhere
     rounded = rounds and x.dtype == torch.float32 and rounds_rows(adj.num_cols, adj.num_edges, width * 4)
     panel = _panel(adj, width, torch.bfloat16 if rounded else x.dtype, must=over or rounded)
     source = (x.data_ptr(), x.stride(0), width)
-    room = None if panel is None else panel.data_ptr()
-    target = (out.data_ptr(), out.stride(0))
-    if x.dtype == torch.float32:
-        stages = None if epilogue is None else epilogue.native()
-        factor = None if self_factor is None else self_factor.data_ptr()
-        operands = (adj.native, *source, weights, scales, self_coef, factor, mean, stages, prefetch, room)
-        if rounded:
-            _spmm_rounded(*operands, *target)
-        else:
-            _spmm_f32(*operands, plain, *target)
-        return out
-    _spmm[x.dtype](adj.native, *source, weights, scales, self_coef, mean, prefetch, room, *target)
-    return out if epilogue is None else epilogue.apply_(out)
+    room, target = _native.pointer(panel), (out.data_ptr(), out.stride(0))
+    if x.dtype == torch.float64:
+        _spmm_f64(adj.native, *source, weights, scales, self_coef, mean, prefetch, room, *target)
+        return out if epilogue is None else epilogue.apply_(out)
+    stages = None if epilogue is None else epilogue.native()
+    operands = (adj.native, *source, weights, scales, self_coef, factor, mean, stages, prefetch, room)
+    if is_half:
+        _spmm_bf16(*operands, plain, out.dtype == torch.float32, *target)
+    elif rounded:
+        _spmm_rounded(*operands, *target)
+    else:
+        _spmm_f32(*operands, plain, *target)
+    return out
 
 
 def _panel(adj: Adjacency, width: int, dtype: torch.dtype, must: bool) -> torch.Tensor | None:
@@ -187,7 +186,7 @@ def _spmm_failure(
         return DtypeError(f"spmm: expected x of dtype float32, float64 or bfloat16, got {x.dtype}")
     if x.dim() != 2 or x.size(0) != adj.num_cols:
         return ShapeError(f"spmm: expected x of {adj.num_cols} rows, one per column, got shape {tuple(x.shape)}")
-    if out.dtype != x.dtype or out.shape != (adj.num_rows, x.size(1)):
+    if out.dtype not in (x.dtype, _WEIGHT_DTYPE[x.dtype]) or out.shape != (adj.num_rows, x.size(1)):
         expected = f"{x.dtype} of shape {(adj.num_rows, x.size(1))}"
         return ShapeError(f"spmm: expected out as {expected}, got {out.dtype} of shape {tuple(out.shape)}")
     for name, tensor, length in (("weight", weight, adj.num_edges), ("src_scale", src_scale, adj.num_cols)):

@@ -34,6 +34,7 @@ from graphweft.passes.placement import Order
 from graphweft.passes.stage_fuse import fold_gathers
 from graphweft.passes.transfers import MOVER
 from graphweft.passes.work import Sizes, group_work
+from graphweft.runtime.feature_types import is_single, meant_dtype
 from graphweft.runtime.footprint import value_bytes
 from graphweft.runtime.function import Pullback, linearize
 from graphweft.runtime.kernel_call import Slots
@@ -131,10 +132,9 @@ class StagedFunction:
     def program(self, parameters: Mapping[str, Tensor], training: bool) -> Program:
         """The forward program as described: sampler, gather and layers."""
         builder, x = Builder(), self.x
-        dtype = x.dtype
         types: dict[str, Any] = {
             "graph": StructType("N", "N", "E"),
-            "x": TensorType(Residency.SRC, "N", tuple(x.shape[1:]), dtype, isinstance(x, SparseFeatures)),
+            "x": TensorType(Residency.SRC, "N", tuple(x.shape[1:]), meant_dtype(x), isinstance(x, SparseFeatures)),
             "seeds": IndexType("B", "N"),
             "key": IndexType(None, None),
             "seed": IndexType(None, None),
@@ -155,8 +155,7 @@ class StagedFunction:
     ) -> StagedPlan:
         """The plan, decided by the sizes of the ``reference`` batch."""
         active, program = _config.current(), self.program(parameters, training)
-        numbers = [t for t in (*parameters.values(), _numbers(self.x)) if t.dtype.is_floating_point]
-        single = all(t.dtype == torch.float32 for t in numbers)
+        single = is_single(self.x, parameters.values())
         names = {value["name"] for value in program.inputs}
         choice = choice or Choice()
         off = frozenset(name for name in active.disabled_passes.split(",") if name)

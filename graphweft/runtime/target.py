@@ -63,6 +63,9 @@ class Target:
     rounds: Set[str] = frozenset({"rows", "operands"})
     rounds_in_batches: Set[str] = frozenset({"operands"})
 
+    # Operands that it reads in bfloat16 as well: kernel and role, without the number of one of several.
+    halves: frozenset[tuple[str, str]] = frozenset()
+
     losses: Mapping[str, Loss] = LOSSES  # of classes, and of entries, "binary" or "squared"
 
     blocking = False  # whether a launch is over when it returns, so that it can be timed, and written down as it is

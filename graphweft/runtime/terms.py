@@ -24,13 +24,15 @@ _gemm_tn_terms = _native.declare("gw_gemm_tn_terms_f32")
 _gemm_tn_terms_rounded = _native.declare("gw_gemm_tn_terms_f32_bf16")
 _gemm_terms, _gemm_terms_rounded = _native.declare("gw_gemm_terms_f32"), _native.declare("gw_gemm_terms_f32_bf16")
 
+STORED = (torch.float32, torch.bfloat16)  # how rows that a product reads may lie in memory
+
 
 @dataclass(frozen=True, slots=True)
 class Term:
     """``a @ w``, where row i of a is ``x[i]``, with ``rows`` ``x[rows[i]]``, with ``edges`` a sum over row i's columns.
 
     Attributes:
-        x: (n, k), or a table of rows (t, k); rows are contiguous.
+        x: (n, k), or a table of rows (t, k), float32 or bfloat16; rows are contiguous.
         w: (k, m), with ``transposed`` (m, k).
         rows: (n,) int64.
         edges: An adjacency of n rows and t columns.
@@ -52,9 +54,10 @@ class Term:
 
         Raises: ShapeError or DtypeError for what does not fit.
         """
-        given = [t for t in (self.x, self.w, self.row_scale, self.kept) if t is not None]
-        if any(t.dtype is not torch.float32 for t in given):
-            raise DtypeError(f"matmul_terms: expected float32, got {', '.join(str(t.dtype) for t in given)}")
+        given = [t for t in (self.w, self.row_scale, self.kept) if t is not None]
+        if self.x.dtype not in STORED or any(t.dtype is not torch.float32 for t in given):
+            got = ", ".join(str(t.dtype) for t in (self.x, *given))
+            raise DtypeError(f"matmul_terms: expected float32, or bfloat16 for x, got {got}")
         table, k = self.x.shape
         n = table if self.rows is None else self.rows.numel()
         if self.edges is not None:
@@ -86,6 +89,7 @@ class Term:
             w.data_ptr(),
             w.stride(0),
             self.transposed,
+            x.dtype is torch.bfloat16,
         )
 
 
@@ -94,7 +98,7 @@ class Left:
     """The left operand of a contraction: ``x``, or with ``rows`` ``x[rows]``.
 
     Attributes:
-        x: (n, k), or a table of rows (t, k).
+        x: (n, k), or a table of rows (t, k), float32 or bfloat16.
         rows: (n,) int64.
     """
 
@@ -151,7 +155,8 @@ def matmul_terms(terms: Sequence[Term], *, epilogue: Epilogue | None = None, rou
         stages = ctypes.byref(epilogue.native())
     y = empty((n, m), torch.float32)
     table = (_native.Term * len(terms))(*(term.native() for term in terms))
-    product = _gemm_terms_rounded if rounds and dense.rounds_operands(k, m) else _gemm_terms
+    decides = dense.rounds_beside_half if all(t.x.dtype is torch.bfloat16 for t in terms) else dense.rounds_operands
+    product = _gemm_terms_rounded if rounds and decides(k, m) else _gemm_terms
     product(n, m, table, len(terms), stages, y.data_ptr(), y.stride(0))
     return y
 
@@ -174,8 +179,9 @@ def contract_terms(
     Raises: ShapeError or DtypeError where an operand does not fit; IndexRangeError for a row outside its table.
     """
     who, n, m = "contract_terms", edges.num_rows, x.shape[1]
-    if any(t.dtype is not torch.float32 for t in (x, *(left.x for left in lefts))):
-        raise DtypeError(f"{who}: expected float32, got {x.dtype} and {[str(left.x.dtype) for left in lefts]}")
+    if x.dtype is not torch.float32 or any(left.x.dtype not in STORED for left in lefts):
+        got = f"{x.dtype} and {[str(left.x.dtype) for left in lefts]}"
+        raise DtypeError(f"{who}: expected float32, or bfloat16 for left operands, got {got}")
     if x.shape[0] != edges.num_cols:
         raise ShapeError(f"{who}: expected {edges.num_cols} rows, one per column, got {x.shape[0]}")
     stages = None
@@ -191,10 +197,12 @@ def contract_terms(
             raise ShapeError(f"{who}: expected left operands of {n} rows, got {count}")
         rows, dw = _rows(left.x), empty((left.x.shape[1], m), torch.float32)
         ids, target = _native.pointer(left.rows), (dw.data_ptr(), dw.stride(0))
-        table[place] = _native.Left(rows.shape[1], rows.data_ptr(), rows.stride(0), rows.shape[0], ids, *target)
+        half = rows.dtype is torch.bfloat16
+        table[place] = _native.Left(rows.shape[1], rows.data_ptr(), rows.stride(0), rows.shape[0], ids, *target, half)
         made.append(dw)
         read.append(rows)
-    rounded = rounds and all(dense.rounds_operands(left.x.shape[1], m) for left in lefts)
+    decides = dense.rounds_beside_half if all(t.dtype is torch.bfloat16 for t in read[1:]) else dense.rounds_operands
+    rounded = rounds and all(decides(left.x.shape[1], m) for left in lefts)
     product = _gemm_tn_terms_rounded if rounded else _gemm_tn_terms
     product(m, table, len(lefts), edges.native, read[0].data_ptr(), read[0].stride(0), stages)
     return made

@@ -32,6 +32,7 @@ from graphweft.storage.feature import SparseFeatures
 from graphweft.train.device import device_of
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
+from graphweft.train.half_features import HalfFeatures, stores_half
 from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric, measured
 from graphweft.train.needs import Needs, RunBudget, base_needs, full_needs, loss_bytes
@@ -68,6 +69,7 @@ class FullBatch(Steps):
         self.model, self.ds, self.optimizer = model, ds, optimizer
         self.device, self._given = device_of(model), x
         self.x = self._there(x)
+        self.half: HalfFeatures | None = None  # of features that steps read themselves
         self.edge_data = edge_data or EdgeData()
         self._keep_features, self._released = keep_features, False
         self._settles = plan_target(self.device).blocking
@@ -104,7 +106,10 @@ class FullBatch(Steps):
         """
         if not self._released:
             self._watch.look()
-            self.x = self._there(self._given)
+            if self.half is None:
+                self.x = self._there(self._given)
+            else:
+                self.half.refresh()
         if self.edge_data.inputs is not None:
             self.edge_data.inputs.look()
         rows = labelled(self.ds)
@@ -193,16 +198,32 @@ class FullBatch(Steps):
         model.eval()
         with torch.no_grad():
             evaluation = model.arguments(graph, self.x, None, self.edge_data.inputs)
-            function.ready(evaluation)
+            plans = [function.ready(evaluation)]
         model.train()
         arguments = model.arguments(graph, self.x, self._wanted, self.edge_data.inputs)
-        function.ready(arguments)
+        plans.append(function.ready(arguments))
+        if self.half is None and self._stores([plan for plan in plans if plan is not None]):
+            with owning(self.x):
+                return self._compile(model)
         if not self._keep_features:
             self._released = function.release(arguments) or self._released
         with torch.no_grad():
             function.hoist(evaluation)
         POOL.trim()
         self._tape = self._record()
+
+    def _stores(self, plans: list[Plan]) -> bool:
+        """Whether features are in bfloat16 from now on, since ``plans`` read them themselves."""
+        if not any("x" in plan.tensors for plan in plans) or not stores_half(self.x, plans):
+            return False
+        assert isinstance(self.x, Tensor)  # dense
+        given, self.half = self.x, HalfFeatures(self.x)
+        self.x = self.half.rows
+        if not self._keep_features:
+            assert isinstance(self.model, CompiledModule)  # as its plans are at hand
+            self.model.function.give_up(given)
+            self._released = True
+        return True
 
     def plans(self) -> tuple[Plan, Plan, Tensor | None, Sizes]:
         """The plans of a step and of an evaluation, the rows that a step computes (None: all), and the sizes of both.

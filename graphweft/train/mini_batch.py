@@ -48,6 +48,7 @@ from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
 from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
 from graphweft.train.full_batch import evaluation, is_other, is_plain, labelled
+from graphweft.train.half_features import HalfFeatures, stores_half
 from graphweft.train.inference import USUAL_TILE, infer
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
@@ -100,10 +101,12 @@ class MiniBatch(Steps):
     """
 
     is_single = False
+    stores_half = True  # whether batches may read features in bfloat16; else those of the dataset
     edge_data = EdgeData()
     macro: MacroRun | None = None
     sampler: AnySampler | None = None
     _watch: Watch | None = None
+    half: HalfFeatures | None = None  # of the features that batches read
     budget: RunBudget | None = None
     device = torch.device("cpu")  # where the model is, as far as batches are compiled
     _choice: Choice | None = None  # of what is open in a batch's program; None: as usual
@@ -197,6 +200,8 @@ class MiniBatch(Steps):
         if self._watch is None or self._watch.item is not self.x:
             self._watch = Watch(self.x)
         self._watch.look()
+        if self.half is not None:
+            self.half.refresh()
         if self.edge_data.inputs is not None:
             self.edge_data.inputs.look()
         rows = labelled(self.ds)
@@ -258,6 +263,11 @@ class MiniBatch(Steps):
         tier = loader.preparer.tier if isinstance(loader.preparer, Subtasks) else None
         function = self.model.staged(self.sampler, self._table(), tier, self.device)
         loader.plan = function.compile(tensors, True, reference, self._choice)
+        x = self.x if tier is None and self.stores_half and self._table() is self.x else None
+        if isinstance(x, Tensor) and stores_half(x, [loader.plan.plan]):
+            self.half = self.half or HalfFeatures(x)
+            function = self.model.staged(self.sampler, self.half.rows, tier, self.device)
+            loader.plan = function.compile(tensors, True, reference, self._choice)
         self._compiled_for = wanted
         loader.trial = None
         if _config.current().tune:

@@ -58,7 +58,9 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
         mini.prepare()
         batches = _batches_taken(mini)
         step = max(taken_bytes(batch.step) for batch in batches)
-        base = replace(base_needs(mini.ds, mini.model, budget), step=step, trims=True)
+        base = base_needs(mini.ds, mini.model, budget)
+        beside = 0 if mini.half is None else mini.half.rows.nbytes  # features in bfloat16
+        base = replace(base, data=base.data + beside, step=step, trims=True)
         single = {way: _by_epochs(batches, way) for way in mini.loader.tried}
         least = min(taken.most for taken in single.values()) - step
         base, evaluation = _with_evaluation(mini, budget, replace(base, batches=least))

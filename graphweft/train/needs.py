@@ -28,8 +28,9 @@ from graphweft.passes.work import Sizes
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.rehearsal import Run, taken_bytes
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
+from graphweft.train.half_features import stores_half
 from graphweft.train.macro import Macro
 
 # Beside what the process has taken when a run is planned: kernels' libraries and threads, recorded calls, objects.
@@ -280,7 +281,10 @@ def full_needs(
     kept = max(step.hoisted, evaluation.hoisted)
     data = base.data
     reads = any("x" in (*plan.tensors, *plan.fixed) for plan in plans)
-    if released and kept and not reads and isinstance(ds.x, Tensor) and not isinstance(ds.x, SparseFeatures):
+    halves = any(item.is_half for plan in plans for item in plan.hoisted)
+    if reads and isinstance(ds.x, Tensor) and stores_half(ds.x, plans):
+        data += ds.x.nbytes // 2  # beside those of the dataset, from which it is made
+    if released and kept and not (reads or halves) and is_dense(ds.x):
         data -= min(ds.x.nbytes, kept)
     structure = max(step.structure, evaluation.structure)
     if isinstance(ds.x, SparseFeatures) and any(map(_reads_dense, plans)):

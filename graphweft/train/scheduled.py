@@ -57,6 +57,8 @@ class ScheduledMiniBatch(MiniBatch):
     Raises: ConfigError for options that only the CPU has.
     """
 
+    stores_half = False  # both places read the features of the dataset
+
     def __init__(self, schedule: Schedule, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         names = ("model", "ds", "x", "optimizer", "fanouts", "batch_size", "seed", "key", "macro", "accumulate")

@@ -140,7 +140,7 @@ class Trainer(ShownAsFacts):
         device: For "full": where to train, as "cuda"; None: where the model is. For "mini": "emulated", a process.
         schedule: With a device, who prepares batches: "auto", "cpu", "device", or a :class:`gw.schedule.Schedule`.
         cuda_graphs: For "mini": "on" replays recorded steps (docs/devices.md); "auto": on a device; "off".
-        precision: "float32", or "bf16": sums over edges and products read bfloat16; None: that of :func:`gw.config`.
+        precision: "float32", or "bf16": features, rows and operands are in bfloat16; None: that of :func:`gw.config`.
 
     Raises: ConfigError for an option out of range, DataError when no training node has a label.
 

@@ -74,6 +74,8 @@ int gw_gemm_terms_f32(int64_t n, int64_t m, const gw_term_f32* terms, int64_t nu
 int gw_gemm_tn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* g, int64_t ldg,
                    const float* row_scale, float* dw, int64_t lddw, float* col_sum, const int64_t* rows,
                    int64_t table_rows);
+int gw_gemm_tn_half_f32(int64_t n, int64_t k, int64_t m, const uint16_t* x, int64_t ldx, const float* g, int64_t ldg,
+                        float* dw, int64_t lddw, float* col_sum, const int64_t* rows, int64_t table_rows);
 int gw_gemm_tn_terms_f32(int64_t m, const gw_left_f32* lefts, int64_t num_lefts, const gw_adjacency* edges,
                          const float* x, int64_t ldx, const gw_epilogue_f32* epilogue);
 int gw_half_unit(int32_t most, int32_t* used);
@@ -85,6 +87,9 @@ int gw_gemm_terms_f32_bf16(int64_t n, int64_t m, const gw_term_f32* terms, int64
 int gw_gemm_tn_f32_bf16(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* g, int64_t ldg,
                         const float* row_scale, float* dw, int64_t lddw, float* col_sum, const int64_t* rows,
                         int64_t table_rows);
+int gw_gemm_tn_half_f32_bf16(int64_t n, int64_t k, int64_t m, const uint16_t* x, int64_t ldx, const float* g,
+                             int64_t ldg, float* dw, int64_t lddw, float* col_sum, const int64_t* rows,
+                             int64_t table_rows);
 int gw_gemm_tn_terms_f32_bf16(int64_t m, const gw_left_f32* lefts, int64_t num_lefts, const gw_adjacency* edges,
                               const float* x, int64_t ldx, const gw_epilogue_f32* epilogue);
 int gw_generate_permutation(int64_t n, uint64_t seed, uint64_t stream, int32_t* out);
@@ -149,6 +154,8 @@ int gw_partition_stream(const gw_adjacency* a, int64_t k, int64_t num_labels, co
 int gw_partition_measure(const gw_adjacency* a, int64_t k, const int32_t* part, int64_t* cut, int64_t* halo);
 int gw_rows_apply_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const gw_epilogue_f32* epilogue, float* y,
                       int64_t ldy, const int64_t* rows, int64_t table_rows);
+int gw_rows_apply_half_f32(int64_t n, int64_t f, const uint16_t* x, int64_t ldx, const gw_epilogue_f32* epilogue,
+                           float* y, int64_t ldy, const int64_t* rows, int64_t table_rows);
 int gw_col_sum_f32(int64_t n, int64_t f, const float* x, int64_t ldx, float* out);
 int gw_dot_f32(int64_t count, const float* x, const float* y, float* out);
 int gw_row_sum_f32(int64_t n, int64_t f, const float* x, int64_t ldx, float* out);
@@ -212,7 +219,8 @@ int gw_spmm_f64(const gw_adjacency* adj, const double* x, int64_t ldx, int64_t w
                 const double* src_scale, double self_coef, int32_t mean, int32_t prefetch, double* panel, double* y,
                 int64_t ldy);
 int gw_spmm_bf16(const gw_adjacency* adj, const uint16_t* x, int64_t ldx, int64_t width, const float* weight,
-                 const float* src_scale, double self_coef, int32_t mean, int32_t prefetch, uint16_t* panel, uint16_t* y,
+                 const float* src_scale, double self_coef, const float* self_factor, int32_t mean,
+                 const gw_epilogue_f32* stages, int32_t prefetch, uint16_t* panel, int32_t plain, int32_t wide, void* y,
                  int64_t ldy);
 int gw_spmm_f32_bf16(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, const float* weight,
                      const float* src_scale, double self_coef, const float* self_factor, int32_t mean,

@@ -141,10 +141,10 @@ struct three_halves {
 
   std::vector<gw_term_f32> terms() {
     const float* at = data::pointer(w);
-    return {{k[0], data::pointer(lying), k[0], 0, nullptr, nullptr, nullptr, nullptr, 0, at, m, 0},
-            {k[1], x.data(), k[1], table, data::pointer(ids), nullptr, nullptr, nullptr, 0, at + k[0] * m, m, 0},
+    return {{k[0], data::pointer(lying), k[0], 0, nullptr, nullptr, nullptr, nullptr, 0, at, m, 0, 0},
+            {k[1], x.data(), k[1], table, data::pointer(ids), nullptr, nullptr, nullptr, 0, at + k[0] * m, m, 0, 0},
             {k[2], y.data(), k[2], table, nullptr, &view, data::pointer(scale), data::pointer(kept), k[2],
-             at + (k[0] + k[1]) * m, m, 0}};
+             at + (k[0] + k[1]) * m, m, 0, 0}};
   }
 
   // Row i of the sums, exact and then scaled once.
@@ -231,8 +231,8 @@ TEST(rounded_contractions_with_sums_over_edges) {
         const data::graph edges(n, 60, 3 * n, 5, true);
         data::graph shown = edges;
         const gw_adjacency view = shown.view();
-        const gw_left_f32 lefts[2] = {{k[0], lying.at(), lying.ld, 0, nullptr, dw.data(), m},
-                                      {k[1], x.at(), x.ld, table, data::pointer(ids), dw.data() + k[0] * m, m}};
+        const gw_left_f32 lefts[2] = {{k[0], lying.at(), lying.ld, 0, nullptr, dw.data(), m, 0},
+                                      {k[1], x.at(), x.ld, table, data::pointer(ids), dw.data() + k[0] * m, m, 0}};
         gw_epilogue_f32 stages{};
         stages.row_scale = scale.data();
         stages.col_sum = sums.data();

@@ -172,7 +172,8 @@ TEST(aggregation_in_double_and_bfloat16) {
       bits &= 0xffff0000u;
       std::memcpy(&rounded[i], &bits, 4);
     }
-    CHECK(gw_spmm_bf16(&a, data::pointer(half), f, f, nullptr, nullptr, 0, 0, -1, nullptr, data::pointer(out), f) == 0);
+    CHECK(gw_spmm_bf16(&a, data::pointer(half), f, f, nullptr, nullptr, 0, nullptr, 0, nullptr, -1, nullptr, 0, 0,
+                       data::pointer(out), f) == 0);
     const std::vector<double> want_half = aggregate(g, rounded, f, f, {});
     for (size_t i = 0; i < want_half.size(); ++i) {
       const uint32_t bits = uint32_t(out[i]) << 16;

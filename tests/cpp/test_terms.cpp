@@ -30,9 +30,10 @@ struct three_terms {
 
   std::vector<gw_term_f32> terms() {
     const float* w = data::pointer(weights);
-    return {{k, data::pointer(lying), k, 0, nullptr, nullptr, nullptr, nullptr, 0, w, m, 0},
-            {k, x.data(), k, table, data::pointer(ids), nullptr, nullptr, nullptr, 0, w + k * m, m, 0},
-            {k, x.data(), k, table, nullptr, &view, data::pointer(scale), data::pointer(kept), k, w + 2 * k * m, m, 0}};
+    return {
+        {k, data::pointer(lying), k, 0, nullptr, nullptr, nullptr, nullptr, 0, w, m, 0, 0},
+        {k, x.data(), k, table, data::pointer(ids), nullptr, nullptr, nullptr, 0, w + k * m, m, 0, 0},
+        {k, x.data(), k, table, nullptr, &view, data::pointer(scale), data::pointer(kept), k, w + 2 * k * m, m, 0, 0}};
   }
 
   // Row i of the three operands side by side.

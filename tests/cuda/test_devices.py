@@ -101,7 +101,7 @@ def test_a_step_makes_no_host_tensor_and_waits_for_nothing(
 def test_a_padded_batch_is_two_graphs_that_make_no_host_tensor_and_wait_for_nothing(
     name: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second stage of a batch with its loss, one kernel, as it is recorded; ``most``: own kernels inside both graphs."""
+    """The second stage of a batch with its loss, one kernel, recorded; ``most``: own kernels inside both graphs."""
     pytest.importorskip("triton", reason="triton is not installed")
     there, launched, seen, recorded = torch.device("cuda:0"), list[Any](), list[str](), list[Any]()
 

@@ -32,7 +32,7 @@ struct gw_epilogue_f32 {
 // a table x by index, or for each row the sum of the table's rows at its edges.
 struct gw_term_f32 {
   int64_t k;                  // columns of x
-  const float* x;             // [n, k], or a table [table_rows, k]
+  const void* x;              // [n, k], or a table [table_rows, k]: float, or bfloat16 where `half` is not 0
   int64_t ldx;                //          elements between rows
   int64_t table_rows;         // read with `rows` only; of sums, edges->num_cols
   const int64_t* rows;        // [n] row i is row rows[i] of x; null: no index
@@ -43,17 +43,19 @@ struct gw_term_f32 {
   const float* w;             // [k, m], or, when w_transposed, [m, k]
   int64_t ldw;
   int32_t w_transposed;
+  int32_t half;
 };
 
 // One left operand of contractions with a common right one: dw = x^T G, x rows as they lie or rows of a table by index.
 struct gw_left_f32 {
   int64_t k;            // columns of x
-  const float* x;       // [n, k], or a table [table_rows, k]
+  const void* x;        // [n, k], or a table [table_rows, k]: float, or bfloat16 where `half` is not 0
   int64_t ldx;          //          elements between rows
   int64_t table_rows;   // read with `rows` only
   const int64_t* rows;  // [n] row i is row rows[i] of x; null: no index
   float* dw;            // [k, m] out
   int64_t lddw;
+  int32_t half;
 };
 
 // A generated kernel over rows begin to end of its operands.

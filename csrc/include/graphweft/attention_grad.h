@@ -10,6 +10,22 @@
 
 namespace gw {
 
+// out[h] = <a, b>_h, with the bits of `dot_heads`: where one edge has all of a softmax, <dout, value> and <dout, out>
+// cancel to 0. A template so that kinds of scores share what one file compiles.
+template <class Number>
+void row_products(int64_t heads, int64_t channels, const Number* a, const Number* b, Number* out) {
+  for_each_head_tile(heads, channels, [&](auto tile) {
+    using T = decltype(tile);
+    typename T::vec x[T::vectors], y[T::vectors];
+    tile.load(a + tile.first(), x);
+    tile.load(b + tile.first(), y);
+    typename T::vec t[T::sums] = {};
+#pragma GCC unroll 8
+    for (int k = 0; k < T::vectors; ++k) T::add_product(t, k, x[k], y[k]);
+    T::sum(t, out + tile.h0, tile.c0 > 0);
+  });
+}
+
 // What both passes read of a destination beside its rows: [D, 3 H] maximum, inverse sum and <dout, out>, or for `add`
 // [D, 4 H] with the destination's score first.
 template <int Score>
@@ -34,10 +50,10 @@ class attention_records {
         const float* numbers = stats + i * kept;
         std::copy_n(numbers, 2 * heads, record);
         float* mean = record + 2 * heads;
-        products(p, dout + i * width, out + i * width, mean);
+        row_products(heads, p.channels, dout + i * width, out + i * width, mean);
         if constexpr (problem::additive) {
           if (!ddst) continue;
-          products(p, dout + i * width, numbers + problem::row_parts * heads, upper.data());
+          row_products(heads, p.channels, dout + i * width, numbers + problem::row_parts * heads, upper.data());
           for (int64_t h = 0; h < heads; ++h)
             ddst[i * heads + h] = (1.0f - p.slope) * (upper[size_t(h)] - mean[h] * numbers[2 * heads + h]);
         }
@@ -48,21 +64,6 @@ class attention_records {
   [[nodiscard]] GW_INLINE const float* row(int64_t i) const { return store_ + i * parts * heads_; }
 
  private:
-  // out[h] = <a, b>_h, with the bits of `dot_heads`: where one edge has all of a softmax, <dout, value> and <dout, out>
-  // cancel to 0.
-  static void products(const problem& p, const float* a, const float* b, float* out) {
-    for_each_head_tile(p.heads, p.channels, [&](auto tile) {
-      using T = decltype(tile);
-      typename T::vec x[T::vectors], y[T::vectors];
-      tile.load(a + tile.first(), x);
-      tile.load(b + tile.first(), y);
-      typename T::vec t[T::sums] = {};
-#pragma GCC unroll 8
-      for (int k = 0; k < T::vectors; ++k) T::add_product(t, k, x[k], y[k]);
-      T::sum(t, out + tile.h0, tile.c0 > 0);
-    });
-  }
-
   int64_t heads_;
   float* store_;
 };
@@ -107,9 +108,10 @@ class attention_backward {
         kept_slopes(b, d);
         return gather(s, b, t, d);
       }
-    if (additive && p_.o.shared)
-      shared_dots(b, d);
-    else
+    bool shares = false;
+    if constexpr (additive)
+      if ((shares = p_.o.shared != 0)) shared_dots(b, d);
+    if (!shares)
       dot_heads<false>(b, heads, p_.channels, columns_, FromSource ? p_.o.value : dout_,
                        FromSource ? dout_ : p_.o.value, nullptr, 0.0f, ahead_, d);
     if constexpr (!additive) score(b, z);
@@ -184,18 +186,20 @@ class attention_backward {
     const float *value = p_.o.value, *dout = dout_;
     p_.for_each_value_tile([&](auto tile, int64_t from_column, int64_t step, int64_t) {
       using T = decltype(tile);
-      const float* from = dout + tile.first();
-      for (const row_part part : b) {
-        typename T::vec a[T::vectors];
-        tile.each(value + part.row * value_width + from_column, step,
-                  [&](int k, const float* at) GW_INLINE_LAMBDA { a[k] = tile.load_vector(k, at); });
-        for (int64_t p = part.begin; p < part.end; ++p) {
-          if (ahead > 0 && p + ahead < last) fetch<2>(from + columns[p + ahead] * width, tile.bytes());
-          typename T::vec t[T::sums] = {};
-          tile.each(from + columns[p] * width, [&](int k, const float* at) GW_INLINE_LAMBDA {
-            T::add_product(t, k, a[k], tile.load_vector(k, at));
-          });
-          T::sum(t, out + (p - first) * heads + tile.h0, tile.c0 > 0);
+      if constexpr (T::heads == T::sums) {  // packed heads are never shared
+        const float* from = dout + tile.first();
+        for (const row_part part : b) {
+          typename T::vec a[T::vectors];
+          tile.each(value + part.row * value_width + from_column, step,
+                    [&](int k, const float* at) GW_INLINE_LAMBDA { a[k] = tile.load_vector(k, at); });
+          for (int64_t p = part.begin; p < part.end; ++p) {
+            if (ahead > 0 && p + ahead < last) fetch<2>(from + columns[p + ahead] * width, tile.bytes());
+            typename T::vec t[T::sums] = {};
+            tile.each(from + columns[p] * width, [&](int k, const float* at) GW_INLINE_LAMBDA {
+              T::add_product(t, k, a[k], tile.load_vector(k, at));
+            });
+            T::sum(t, out + (p - first) * heads + tile.h0, tile.c0 > 0);
+          }
         }
       }
     });

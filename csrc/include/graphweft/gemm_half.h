@@ -33,20 +33,24 @@ inline void put_half_terms(half_form form, const gw_term_f32* terms, int64_t num
                            int64_t n, int64_t row, int64_t count, float* sums, uint32_t* out) {
   for (int64_t t = 0; t < num_terms; ++t) {
     const gw_term_f32& term = terms[t];
-    const int64_t bytes = term.k * int64_t(sizeof(float)), first = columns.first[size_t(t)];
+    const stored_rows rows = rows_of(term);
+    const int64_t bytes = rows.bytes(term.k), first = columns.first[size_t(t)];
     const auto place = [&](int64_t i) { return reinterpret_cast<uint16_t*>(out + i * columns.pairs + first); };
     if (!term.edges) {
-      const auto at = [&](int64_t i) { return term.x + (term.rows ? term.rows[i] : i) * term.ldx; };
       const int64_t ahead = std::clamp<int64_t>(8192 / std::max<int64_t>(1, bytes), 2, 16);
       for (int64_t i = 0; i < count; ++i) {
-        if (row + i + ahead < n) fetch_row<3>(reinterpret_cast<const char*>(at(row + i + ahead)), bytes);
-        round_row(form, at(row + i), term.k, place(i));
+        if (row + i + ahead < n) fetch_row<3>(rows.at(row + i + ahead), bytes);
+        if (term.half)
+          std::memcpy(place(i), rows.at(row + i), size_t(bytes));
+        else
+          round_row(form, reinterpret_cast<const float*>(rows.at(row + i)), term.k, place(i));
       }
       continue;
     }
     gw_epilogue_f32 scaled{};
     scaled.row_scale = term.row_scale;
-    sum_rows({*term.edges, term.x, term.ldx, term.k, scaled, nullptr, true}, row, row + count, sums, term.k);
+    sum_rows({*term.edges, term.x, term.ldx, term.k, scaled, nullptr, true, term.half != 0}, row, row + count, sums,
+             term.k);
     if (term.kept) keep_rows(term, row, count, sums, term.k);
     for (int64_t i = 0; i < count; ++i) round_row(form, sums + i * term.k, term.k, place(i));
   }

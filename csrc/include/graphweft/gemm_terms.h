@@ -12,6 +12,7 @@
 #endif
 #include "graphweft/gemm.h"
 #include "graphweft/lines.h"
+#include "graphweft/stored_rows.h"
 
 namespace gw {
 
@@ -37,21 +38,23 @@ inline bool streams_output(const gemm_shape& shape) {
   return whole_lines && shape.n * shape.m * int64_t(sizeof(float)) >= streamed_from;
 }
 
+inline stored_rows rows_of(const gw_term_f32& term) { return {term.x, term.ldx, term.half != 0, term.rows}; }
+
 // Rows [row, row + count) of the terms, side by side.
 inline void put_terms(const gw_term_f32* terms, int64_t num_terms, int64_t row, int64_t count,
                       [[maybe_unused]] bool fetches, float* out, int64_t ldo) {
   for (int64_t t = 0; t < num_terms; out += terms[t++].k) {
     const gw_term_f32& term = terms[t];
     if (!term.edges) {
-      for (int64_t i = 0; i < count; ++i)
-        std::memcpy(out + i * ldo, term.x + (term.rows ? term.rows[row + i] : row + i) * term.ldx,
-                    size_t(term.k) * sizeof(float));
+      const stored_rows rows = rows_of(term);
+      for (int64_t i = 0; i < count; ++i) rows.read(row + i, 0, term.k, out + i * ldo);
       continue;
     }
 #ifndef GW_PLAIN_ROWS
     gw_epilogue_f32 scaled{};
     scaled.row_scale = term.row_scale;
-    sum_rows({*term.edges, term.x, term.ldx, term.k, scaled, nullptr, fetches}, row, row + count, out, ldo);
+    sum_rows({*term.edges, term.x, term.ldx, term.k, scaled, nullptr, fetches, term.half != 0}, row, row + count, out,
+             ldo);
     if (term.kept) keep_rows(term, row, count, out, ldo);
 #endif
   }
@@ -71,7 +74,8 @@ inline void list_rows(const gw_term_f32* terms, int64_t num_terms, int64_t row, 
   int64_t bytes = 0;
   for (int64_t t = 0; t < num_terms; ++t) {
     const gw_term_f32& term = terms[t];
-    const int64_t wide = term.k * int64_t(sizeof(float));
+    const stored_rows table{term.x, term.ldx, term.half != 0};
+    const int64_t wide = table.bytes(term.k);
     const int64_t first = term.edges ? term.edges->indptr[row] : row;
     const int64_t last = term.edges ? term.edges->indptr[row + count] : row + count;
     bytes += (last - first) * wide;
@@ -80,7 +84,7 @@ inline void list_rows(const gw_term_f32* terms, int64_t num_terms, int64_t row, 
       const int64_t at = !term.edges        ? (term.rows ? term.rows[i] : i)
                          : term.edges->wide ? static_cast<const int64_t*>(term.edges->indices)[i]
                                             : int64_t(static_cast<const int32_t*>(term.edges->indices)[i]);
-      found.push_back({reinterpret_cast<const char*>(term.x + at * term.ldx), wide});
+      found.push_back({table.at(at), wide});
     }
   }
 }

@@ -11,12 +11,13 @@
 #include "graphweft/panels.h"
 #include "graphweft/parallel.h"
 #include "graphweft/rows.h"
+#include "graphweft/stored_rows.h"
 
 namespace gw {
 
 struct gemm_tn_args {
   int64_t n, k, m;
-  const float* x;
+  const void* x;
   int64_t ldx;
   const float* g;
   int64_t ldg;
@@ -25,6 +26,7 @@ struct gemm_tn_args {
   int64_t lddw;
   float* col_sum;                 // [m] column sums of g itself (not scaled), null: not wanted
   const int64_t* rows = nullptr;  // row i of x is row rows[i] of a table; null: row i
+  bool half = false;              // x is bfloat16
 };
 
 // The product P[p, q] = A^T B with A read element by element and B by vectors. (A, B) = (X, G), or (G, X) and dW = P^T
@@ -32,9 +34,8 @@ struct gemm_tn_args {
 struct gemm_tn_plan {
   bool swapped;
   int64_t p, q;
-  const float *a, *b;
-  int64_t lda, ldb;
-  const int64_t *a_rows, *b_rows;  // as args.rows, for the one that is x
+  stored_rows a, b;
+  bool picks;  // A's rows are copied, block by block
   std::vector<panel> panels;
   int64_t width;                // of a padded row of P
   bool pack;                    // B is copied, padded and scaled, block by block
@@ -55,15 +56,13 @@ inline gemm_tn_plan plan_gemm_tn(const gemm_tn_args& args) {
   plan.swapped = gemm_tn_cost(args.m, args.k) < gemm_tn_cost(args.k, args.m);
   plan.p = plan.swapped ? args.m : args.k;
   plan.q = plan.swapped ? args.k : args.m;
-  plan.a = plan.swapped ? args.g : args.x;
-  plan.b = plan.swapped ? args.x : args.g;
-  plan.lda = plan.swapped ? args.ldg : args.ldx;
-  plan.ldb = plan.swapped ? args.ldx : args.ldg;
-  plan.a_rows = plan.swapped ? nullptr : args.rows;
-  plan.b_rows = plan.swapped ? args.rows : nullptr;
+  const stored_rows x{args.x, args.ldx, args.half, args.rows}, g{args.g, args.ldg, false};
+  plan.a = plan.swapped ? g : x;
+  plan.b = plan.swapped ? x : g;
+  plan.picks = plan.a.rows || plan.a.half;
   plan.panels = cut_panels(plan.q);
   plan.width = padded_width(plan.panels);
-  plan.pack = args.row_scale || plan.b_rows || plan.width != plan.q;
+  plan.pack = args.row_scale || plan.b.rows || plan.b.half || plan.width != plan.q;
   const int64_t widest = std::min<int64_t>(plan.p, 512);
   plan.block_rows = std::clamp<int64_t>(cache_floats / std::max<int64_t>(1, widest) / 8 * 8, 48, 256);
   const int64_t by_rows = (args.n + plan.block_rows - 1) / plan.block_rows;
@@ -172,11 +171,14 @@ inline void gemm_tn_pack(const gemm_tn_plan& plan, const float* row_scale, int64
     const int padded = columns.padded();
     float* out = packed + plan.block_rows * columns.offset;
     for (int64_t i = row; i < row + rows; ++i, out += padded) {
-      const float* in = plan.b + (plan.b_rows ? plan.b_rows[i] : i) * plan.ldb + columns.first;
+      const char* const in = plan.b.at(i, columns.first);
       const float scale = row_scale ? row_scale[i] : 1.0f;
       for (int v = 0; v < columns.vectors; ++v) {
         const int left = columns.width - v * columns.lanes;
-        vf::vec t = vf::load_part(in + v * columns.lanes, std::min(left, columns.lanes)) * scale;
+        const int lanes = std::min(left, columns.lanes), first = v * columns.lanes;
+        vf::vec t = plan.b.half ? bf16::load_part(reinterpret_cast<const uint16_t*>(in) + first, lanes)
+                                : vf::load_part(reinterpret_cast<const float*>(in) + first, lanes);
+        t *= scale;
         if (columns.lanes == vf::lanes)
           vf::store(out + v * columns.lanes, t);
         else
@@ -202,24 +204,25 @@ inline void gemm_tn_emit(const gemm_tn_plan& plan, const gemm_tn_args& args, int
 inline void gemm_tn_unit(const gemm_tn_plan& plan, const gemm_tn_args& args, int64_t slab, int64_t range, float* out,
                          float* col_sum) {
   const float_buffer packed = plan.pack ? make_buffer(plan.block_rows * plan.width) : float_buffer();
-  const float_buffer picked = plan.a_rows ? make_buffer(plan.block_rows * plan.range_width) : float_buffer();
+  const float_buffer picked = plan.picks ? make_buffer(plan.block_rows * plan.range_width) : float_buffer();
   const int64_t from = range * plan.range_width;
   const int64_t p = std::min(plan.range_width, plan.p - from);
   const int64_t begin = slab * plan.slab_rows, end = std::min(args.n, begin + plan.slab_rows);
   for (int64_t row = begin; row < end; row += plan.block_rows) {
     const int64_t rows = std::min(plan.block_rows, end - row);
     if (plan.pack) gemm_tn_pack(plan, args.row_scale, row, rows, packed.get());
-    if (plan.a_rows) pick_rows(plan.a + from, plan.lda, p, plan.a_rows, row, rows, picked.get());
-    const bool fetches = plan.a_rows && row + plan.block_rows + rows <= end;
-    const float* const a = plan.a_rows ? picked.get() : plan.a + row * plan.lda + from;
-    const int64_t lda = plan.a_rows ? p : plan.lda;
+    if (plan.picks) plan.a.pick(row, rows, from, p, picked.get());
+    const bool fetches = plan.a.rows && !plan.a.half && row + plan.block_rows + rows <= end;
+    const float* const a = plan.picks ? picked.get() : reinterpret_cast<const float*>(plan.a.at(row, from));
+    const int64_t lda = plan.picks ? p : plan.a.ld;
     if (col_sum) add_rows(args.g + row * args.ldg, args.ldg, rows, args.m, col_sum);
     for (const panel& columns : plan.panels) {
-      const float* b =
-          plan.pack ? packed.get() + plan.block_rows * columns.offset : plan.b + row * plan.ldb + columns.first;
-      gemm_tn_run(columns, {a, lda, b, plan.pack ? columns.padded() : plan.ldb, rows, p, out + columns.offset,
-                            plan.width, row == begin, columns.offset == 0 && !plan.a_rows, plan.a + from,
-                            fetches && columns.offset == 0 ? plan.a_rows + row + plan.block_rows : nullptr, plan.lda});
+      const float* b = plan.pack ? packed.get() + plan.block_rows * columns.offset
+                                 : reinterpret_cast<const float*>(plan.b.at(row, columns.first));
+      const bool once = columns.offset == 0;
+      gemm_tn_run(columns, {a, lda, b, plan.pack ? columns.padded() : plan.b.ld, rows, p, out + columns.offset,
+                            plan.width, row == begin, once && !plan.picks, static_cast<const float*>(plan.a.x) + from,
+                            fetches && once ? plan.a.rows + row + plan.block_rows : nullptr, plan.a.ld});
     }
   }
 }

@@ -13,6 +13,7 @@
 #include "graphweft/lines.h"
 #include "graphweft/parallel.h"
 #include "graphweft/rows.h"
+#include "graphweft/stored_rows.h"
 
 namespace gw {
 
@@ -64,15 +65,16 @@ void pack_half_rows(const float* from, int64_t ld, int64_t count, int64_t m, con
 }
 
 // Columns [first, first + width) of rows [row, row + count) of X, turned: [width in whole tiles][pairs].
-template <half_form Form>
+template <half_form Form, class T>
 void turn_half_rows(const gw_left_f32& left, int64_t row, int64_t count, int64_t first, int64_t width, int64_t ahead,
                     uint32_t* out) {
   constexpr int64_t pairs = half_contraction_cut::pairs;
-  const auto at = [&](int64_t i, int64_t end) -> const float* {
-    return i < end ? left.x + (left.rows ? left.rows[row + i] : row + i) * left.ldx + first : nullptr;
+  const stored_rows rows{left.x, left.ldx, left.half != 0, left.rows};
+  const auto at = [&](int64_t i, int64_t end) {
+    return i < end ? reinterpret_cast<const T*>(rows.at(row + i, first)) : nullptr;
   };
   for (int64_t i = 0; i < count; i += 32) {
-    const float *from[32], *next[32];
+    const T *from[32], *next[32];
     for (int64_t r = 0; r < 32; ++r) {
       from[r] = at(i + r, count);
       next[r] = at(i + 32 + r, count + ahead);
@@ -123,7 +125,10 @@ void contract_half_slab(const half_session& unit, const half_contraction& args, 
     for (int64_t t = 0; t < args.num_lefts; ++t)
       for (int64_t first = 0; first < args.lefts[t].k; first += cut.range) {
         const int64_t width = std::min(cut.range, args.lefts[t].k - first), tall = padded_to(width, 16);
-        turn_half_rows<Form>(args.lefts[t], row, rows, first, width, ahead, turned.get());
+        if (args.lefts[t].half)
+          turn_half_rows<Form, uint16_t>(args.lefts[t], row, rows, first, width, ahead, turned.get());
+        else
+          turn_half_rows<Form, float>(args.lefts[t], row, rows, first, width, ahead, turned.get());
         for (int64_t col = 0; col < cut.width; col += 32)
           for (int64_t i = 0; i < tall; i += 32)
             unit.multiply({turned.get() + i * pairs, pairs, tall - i > 16 ? 2 : 1, panels.get() + col * pairs,

@@ -44,7 +44,7 @@ inline void contract_slab(const gemm_tn_terms_args& args, const std::vector<pane
   const edge_sums sums{*args.edges, args.x, args.ldx, args.m, args.epilogue ? *args.epilogue : none, col_sum, true};
   int64_t widest = 0;
   for (int64_t t = 0; t < args.num_lefts; ++t)
-    if (args.lefts[t].rows) widest = std::max(widest, args.lefts[t].k);
+    if (args.lefts[t].rows || args.lefts[t].half) widest = std::max(widest, args.lefts[t].k);
   const float_buffer picked = make_buffer(block_rows * widest), made = make_buffer(block_rows * width);
   if (width > args.m) std::fill_n(made.get(), block_rows * width, 0.0f);  // lanes beyond m stay zero
   for (int64_t row = begin; row < end; row += block_rows) {
@@ -53,14 +53,17 @@ inline void contract_slab(const gemm_tn_terms_args& args, const std::vector<pane
     float* to = out;
     for (int64_t t = 0; t < args.num_lefts; to += args.lefts[t++].k * width) {
       const gw_left_f32& left = args.lefts[t];
-      if (left.rows) pick_rows(left.x, left.ldx, left.k, left.rows, row, rows, picked.get());
-      const bool more = row + block_rows + rows <= end;
-      const float* a = left.rows ? picked.get() : left.x + row * left.ldx;
+      const stored_rows from{left.x, left.ldx, left.half != 0, left.rows};
+      const bool picks = left.rows || left.half, more = row + block_rows + rows <= end;
+      if (picks) from.pick(row, rows, 0, left.k, picked.get());
+      const float* a = picks ? picked.get() : reinterpret_cast<const float*>(from.at(row));
       for (const panel& columns : panels)
-        gemm_tn_run(columns,
-                    {a, left.rows ? left.k : left.ldx, made.get() + columns.offset, width, rows, left.k,
-                     to + columns.offset, width, row == begin, columns.offset == 0 && !left.rows && more, left.x,
-                     left.rows && columns.offset == 0 && more ? left.rows + row + block_rows : nullptr, left.ldx});
+        gemm_tn_run(
+            columns,
+            {a, picks ? left.k : left.ldx, made.get() + columns.offset, width, rows, left.k, to + columns.offset, width,
+             row == begin, columns.offset == 0 && !picks && more, static_cast<const float*>(left.x),
+             left.rows && !left.half && columns.offset == 0 && more ? left.rows + row + block_rows : nullptr,
+             left.ldx});
     }
   }
 }

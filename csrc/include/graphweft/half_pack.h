@@ -15,6 +15,7 @@ namespace gw {
 // Sixteen lanes at every level: a panel of columns, a tile's row, a cache line.
 typedef float half_sums __attribute__((vector_size(64)));
 typedef uint32_t half_words __attribute__((vector_size(64)));
+typedef uint16_t half_numbers __attribute__((vector_size(32)));
 inline constexpr int half_panel = 16;
 
 struct free_words {
@@ -68,9 +69,25 @@ GW_INLINE half_words pair_lanes(half_sums first, half_sums second) {
   return (round_upper(first) >> 16) | (round_upper(second) & 0xffff0000u);
 }
 
+// The first `count` bfloat16 numbers of p, the rest zero; all zero where p is null.
+GW_INLINE half_numbers load_lanes(const uint16_t* p, int64_t count) {
+  half_numbers v{};
+  if (!p) return v;
+  if (count >= half_panel)
+    std::memcpy(&v, p, sizeof v);
+  else
+    std::memcpy(&v, p, size_t(count) * sizeof(uint16_t));
+  return v;
+}
+
+// The same of numbers that are stored in bfloat16.
+template <half_form>
+GW_INLINE half_words pair_lanes(half_numbers first, half_numbers second) {
+  return __builtin_convertvector(first, half_words) | __builtin_convertvector(second, half_words) << 16;
+}
+
 template <half_form Form>
 inline void round_row_by(const float* x, int64_t count, uint16_t* out) {
-  typedef uint16_t halves __attribute__((vector_size(32)));
   int64_t at = 0;
 #if defined(__AVX512F__)
   if constexpr (Form == half_form::instructions) {
@@ -90,7 +107,7 @@ inline void round_row_by(const float* x, int64_t count, uint16_t* out) {
   }
 #endif
   for (; at < count; at += half_panel) {
-    const halves h = __builtin_convertvector(round_upper(load_lanes(x + at, count - at)) >> 16, halves);
+    const half_numbers h = __builtin_convertvector(round_upper(load_lanes(x + at, count - at)) >> 16, half_numbers);
     std::memcpy(out + at, &h, size_t(std::min<int64_t>(half_panel, count - at)) * sizeof(uint16_t));
   }
 }

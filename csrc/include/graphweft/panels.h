@@ -109,12 +109,4 @@ inline float_buffer make_buffer(int64_t count) {
       static_cast<float*>(::operator new[](size_t(count > 0 ? count : 1) * sizeof(float), std::align_val_t{64})));
 }
 
-// out[i] = the first `width` elements of row ids[first + i] of x, for `count` rows, which are in the cache if whoever
-// computed with the rows before has fetched them.
-inline void pick_rows(const float* x, int64_t ldx, int64_t width, const int64_t* ids, int64_t first, int64_t count,
-                      float* out) {
-  for (int64_t i = first; i < first + count; ++i, out += width)
-    std::memcpy(out, x + ids[i] * ldx, size_t(width) * sizeof(float));
-}
-
 }  // namespace gw

@@ -69,33 +69,35 @@ inline float dot_elements(int64_t count, const float* x, const float* y) {
   return float(sum);
 }
 
-template <int V, bool Full>
-inline void apply_row_tile(const gw_epilogue_f32& stages, int64_t row, int64_t col, int tail, const float* x, float* y,
-                           float* col_sum) {
+template <int V, bool Full, class E>
+inline void apply_row_tile(const gw_epilogue_f32& stages, int64_t row, int64_t col, int tail,
+                           const typename E::stored* x, float* y, float* col_sum) {
   vf::vec t[V];
-  tile_io<f32, V, Full>::load(x, tail, t);
+  tile_io<E, V, Full>::load(x, tail, t);
   apply_epilogue<V, Full>(stages, row, col, tail, col_sum, t);
   tile_io<f32, V, Full>::store(y, tail, t);
 }
 
-// y = epilogue(x), row by row; y may be x. With `rows`, row i of x is row rows[i] of a table.
-inline void apply_rows(int64_t n, int64_t f, const float* x, int64_t ldx, const gw_epilogue_f32& stages, float* y,
-                       int64_t ldy, const int64_t* rows = nullptr) {
+// y = epilogue(x), row by row; y may be x. With `rows`, row i of x is row rows[i] of a table. Rows of x are of element
+// E.
+template <class E>
+void apply_rows(int64_t n, int64_t f, const typename E::stored* x, int64_t ldx, const gw_epilogue_f32& stages, float* y,
+                int64_t ldy, const int64_t* rows = nullptr) {
   constexpr int64_t wide = 2 * vf::lanes;
   const int64_t grain = row_grain(n), chunks = row_chunks(n);
   column_sums sums(stages.col_sum != nullptr, chunks, f);
   parallel_chunks(chunks, [&](int64_t chunk) {
     float* partial = sums.row(chunk);
     for (int64_t i = chunk * grain; i < std::min(n, (chunk + 1) * grain); ++i) {
-      const float* in = x + (rows ? rows[i] : i) * ldx;
+      const auto* in = x + (rows ? rows[i] : i) * ldx;
       float* out = y + i * ldy;
       int64_t j = 0;
-      for (; j + wide <= f; j += wide) apply_row_tile<2, true>(stages, i, j, vf::lanes, in + j, out + j, partial);
+      for (; j + wide <= f; j += wide) apply_row_tile<2, true, E>(stages, i, j, vf::lanes, in + j, out + j, partial);
       if (j + vf::lanes <= f) {
-        apply_row_tile<1, true>(stages, i, j, vf::lanes, in + j, out + j, partial);
+        apply_row_tile<1, true, E>(stages, i, j, vf::lanes, in + j, out + j, partial);
         j += vf::lanes;
       }
-      if (j < f) apply_row_tile<1, false>(stages, i, j, int(f - j), in + j, out + j, partial);
+      if (j < f) apply_row_tile<1, false, E>(stages, i, j, int(f - j), in + j, out + j, partial);
     }
   });
   if (stages.col_sum) sums.finish(stages.col_sum);

@@ -31,12 +31,13 @@ struct spmm_operands {
   const real* src_scale;  // by column, or null
   real self_coef;
   bool mean;
-  const gw_epilogue_f32* stages;  // float only, or null
+  const gw_epilogue_f32* stages;  // of sums in float, or null
   int prefetch;                   // distance in edges; 0: none
   typename P::stored* panel;      // room for num_cols rows of widest_panel elements, or null: x is read in place
   bool plain;                     // y has the bits that it has without a panel
   stored* y;
   int64_t ldy;
+  float* wide = nullptr;  // in place of y where bfloat16 rows are summed into float ones
 };
 
 // Columns of a panel: two cache lines of a row; the last one takes up to a line more, as a pass over all edges for the
@@ -118,7 +119,7 @@ class spmm_op {
 
   scratch open(int64_t k, const piece& p) {
     if constexpr (!Weighted) return {nullptr, 0, p.edge_end, sums_.row(k)};
-    if (!adj_.edge_ids && !reads_scale()) return {o_.weight, 0, p.edge_end, sums_.row(k)};
+    if (o_.weight && !adj_.edge_ids && !reads_scale()) return {o_.weight, 0, p.edge_end, sums_.row(k)};
     return {stage(p), p.edge_begin, p.edge_end, sums_.row(k)};
   }
 
@@ -132,6 +133,7 @@ class spmm_op {
           first_(s.first),
           plain_(!op.o_.mean && op.o_.self_coef == 0 && !op.o_.stages),
           y_(op.o_.y + col),
+          wide_(op.o_.wide ? op.o_.wide + col : nullptr),
           ldy_(op.o_.ldy),
           col_sum_(s.col_sum),
           col_(col),
@@ -175,6 +177,8 @@ class spmm_op {
 
     GW_INLINE void finish(int64_t row) {
       if (!plain_) transform(row);
+      if constexpr (std::is_same_v<E, bf16>)
+        if (wide_) return tile_io<f32, V, Full>::store(wide_ + row * ldy_, tail_, t_);
       tile_io<E, V, Full>::store(y_ + row * ldy_, tail_, t_);
     }
 
@@ -192,7 +196,7 @@ class spmm_op {
         const real coef = scaled ? o.self_coef * o.src_scale[row] : o.self_coef;
         for (int v = 0; v < V; ++v) t_[v] += coef * own(row, v);
       }
-      if constexpr (std::is_same_v<E, f32>) {
+      if constexpr (std::is_same_v<real, float>) {
         if (o.stages) apply_epilogue<V, Full>(*o.stages, row, col_, tail_, col_sum_, t_);
       }
     }
@@ -211,6 +215,7 @@ class spmm_op {
     int64_t first_;
     bool plain_;
     stored* y_;
+    float* wide_;
     int64_t ldy_;
     float* col_sum_;
     int64_t col_;
@@ -259,7 +264,7 @@ void spmm_rows(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int
     if (operands.panel) op.use_panel(begin, end);
     reduce_rows(op, adj, begin, end, shares);
   }
-  if constexpr (std::is_same_v<E, f32>) {
+  if constexpr (std::is_same_v<typename E::real, float>) {
     if (operands.stages && operands.stages->col_sum) op.finish_sums(operands.stages->col_sum);
   }
 }
@@ -267,13 +272,14 @@ void spmm_rows(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int
 template <class E, class P>
 void spmm(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int64_t width) {
   const bool folded = operands.panel && !operands.plain;
-  const bool weighted = operands.weight || (operands.src_scale && !folded);
-  if (adj.wide)
-    weighted ? spmm_rows<E, P, int64_t, true>(adj, operands, width)
-             : spmm_rows<E, P, int64_t, false>(adj, operands, width);
-  else
-    weighted ? spmm_rows<E, P, int32_t, true>(adj, operands, width)
-             : spmm_rows<E, P, int32_t, false>(adj, operands, width);
+  // a weight of one changes no bit
+  const bool weighted = few_shapes || operands.weight || (operands.src_scale && !folded);
+  const auto rows = [&](auto index, auto has_weights) {
+    if constexpr (!few_shapes || decltype(has_weights)::value)
+      spmm_rows<E, P, decltype(index), decltype(has_weights)::value>(adj, operands, width);
+  };
+  const auto by_index = [&](auto index) { weighted ? rows(index, std::true_type{}) : rows(index, std::false_type{}); };
+  adj.wide ? by_index(int64_t{}) : by_index(int32_t{});
 }
 
 }  // namespace gw

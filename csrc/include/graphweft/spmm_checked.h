@@ -19,7 +19,7 @@ template <class E, class P = E>
 int checked_spmm(const gw_adjacency* adj, const typename E::stored* x, int64_t ldx, int64_t width,
                  const typename E::real* weight, const typename E::real* src_scale, double self_coef, int32_t mean,
                  const gw_epilogue_f32* stages, int32_t prefetch, typename P::stored* panel, bool plain,
-                 typename E::stored* y, int64_t ldy) {
+                 typename E::stored* y, int64_t ldy, float* wide = nullptr) {
   return guarded([&] {
     check_spmm(adj, width);
     if (width == 0) return;
@@ -32,7 +32,7 @@ int checked_spmm(const gw_adjacency* adj, const typename E::stored* x, int64_t l
     const int64_t tile_bytes = std::min<int64_t>(panel ? 128 : 512, width * int64_t(sizeof(*panel)));
     const int ahead = prefetch >= 0 ? prefetch : prefetch_distance(adj->num_cols, tile_bytes);
     const spmm_operands<E, P> operands{
-        x, ldx, weight, src_scale, typename E::real(self_coef), mean != 0, stages, ahead, panel, plain, y, ldy};
+        x, ldx, weight, src_scale, typename E::real(self_coef), mean != 0, stages, ahead, panel, plain, y, ldy, wide};
     spmm(*adj, operands, width);
   });
 }

@@ -11,9 +11,12 @@ from collections.abc import Callable
 import torch
 
 from graphweft._memory import empty
+from graphweft.graph.graph import Graph
 from graphweft.runtime import dense, sparse
 from graphweft.runtime.epilogue import Epilogue
+from graphweft.runtime.feature_types import in_half
 from graphweft.runtime.features import SparseOperand
+from graphweft.runtime.half_rows import HALF
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.target import Launch
 from graphweft.runtime.terms import Left, Term, contract_terms, matmul_terms
@@ -64,22 +67,33 @@ def spmm(call: KernelCall) -> Launch:
     graph, x, out = call.operand("graph"), call.operand("x"), call.writes[0].at
     weight, scale, over = call.reading("weight"), call.reading("src_scale"), call.over
     coefficient, epilogue, rounded = call.get("self_coef"), _epilogue(call), call.get("rows") == "bf16"
-    factor = call.reading("self_factor")
+    factor, halves, dtype = call.reading("self_factor"), HALF in call.attrs, call.dtype
 
     def run(slots: Slots) -> None:
+        source = slots[x]
+        if halves and source.dtype != torch.bfloat16:  # its memory serves the result, where both are as many rows
+            source = in_half(source)
         slots[out] = sparse.spmm(
             slots[graph].csc_structure if weight is None else slots[graph].csc,
-            slots[x],
+            source,
             weight=None if weight is None else slots[weight],
             src_scale=None if scale is None else slots[scale],
             self_coef=coefficient,
             self_factor=None if factor is None else slots[factor],
             epilogue=epilogue(slots),
-            out=slots[x].detach() if over else None,
+            out=_place(slots[graph], slots[x], source, over, halves),
             rounds=rounded,
+            dtype=torch.bfloat16 if halves else dtype,
         )
 
     return run
+
+
+def _place(graph: Graph, x: torch.Tensor, source: torch.Tensor, over: bool, halves: bool) -> torch.Tensor | None:
+    """Memory that a sum over edges is written into: that of its rows, or of their copy in bfloat16; None: new."""
+    if over:
+        return x.detach()
+    return source if halves and source is not x and graph.is_square else None
 
 
 def spmm_max(call: KernelCall) -> Launch:
@@ -130,8 +144,12 @@ def matmul(call: KernelCall) -> Launch:
     how, epilogue = {"transposed": call.get("transposed"), "rounds": rounds(call)}, _epilogue(call)
 
     def run(slots: Slots) -> None:
-        at = None if ids is None else slots[ids]
-        slots[out] = dense.matmul(slots[a], slots[b], epilogue=epilogue(slots), rows=at, **how)
+        at, source = None if ids is None else slots[ids], slots[a]
+        if source.dtype is torch.bfloat16:
+            term = Term(source, slots[b], how["transposed"], rows=at)
+            slots[out] = matmul_terms([term], epilogue=epilogue(slots), rounds=how["rounds"])
+        else:
+            slots[out] = dense.matmul(source, slots[b], epilogue=epilogue(slots), rows=at, **how)
 
     return run
 
@@ -202,7 +220,7 @@ def _term(call: KernelCall, i: int) -> Callable[[Slots], Term]:
 
     def summed(slots: Slots) -> Term:
         edges, source = slots[graph].csc_structure, slots[x]
-        room = None if kept is None else empty((edges.num_rows, source.shape[1]), source.dtype)
+        room = None if kept is None else empty((edges.num_rows, source.shape[1]), torch.float32)
         if kept is not None:
             slots[kept] = room
         factors = None if scale is None else slots[scale]

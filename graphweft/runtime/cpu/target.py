@@ -38,6 +38,11 @@ class _Cpu(Target):
     """Walks over edges are compiled together, for all calls of a plan."""
 
     blocking = True
+    rounds = Target.rounds | {"kept"}
+    halves = frozenset(
+        {("matmul", "x"), ("contract", "x"), ("matmul_terms", "x"), ("contract_terms", "left"), ("spmm", "x")}
+        | {("spmm_self", "x"), ("rows", "x")}
+    )
 
     def prepare(self, groups: Iterable[Group]) -> None:
         """Walks begin to be compiled while the program is worked on."""

@@ -1,0 +1,55 @@
+"""Which rows of a plan may lie in memory as bfloat16.
+
+Comes in: the calls that read them, as data. Goes out: whether every reader takes such rows, each number widened as it
+is read. Called by ``plan.py``; ``Target.halves`` lists the readers of a target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from graphweft.ir.program import Value
+from graphweft.ir.residency import TensorType
+from graphweft.runtime.kernel_call import KernelCall
+
+HALF = ("result", "bf16")  # attribute of a call whose result is stored in bfloat16
+
+
+def readers_of(calls: Iterable[KernelCall]) -> dict[Value, list[tuple[str, str, KernelCall]]]:
+    """Who reads each value: kernel, role without its number, and the call."""
+    found: dict[Value, list[tuple[str, str, KernelCall]]] = {}
+    for call in calls:
+        for slot in call.reads:
+            found.setdefault(slot.value, []).append((call.kernel, slot.role.rstrip("0123456789"), call))
+    return found
+
+
+def may_be_half(
+    value: Value, readers: dict[Value, list[tuple[str, str, KernelCall]]], taken: frozenset[tuple[str, str]]
+) -> bool:
+    """Whether all readers of ``value`` take bfloat16 rows, and those of the rows that are picked from it."""
+    if not _is_float_matrix(value):
+        return False
+    for kernel, role, call in readers.get(value, ()):
+        if kernel == "take_rows" and role == "x":
+            if not may_be_half(call.value, readers, taken):
+                return False
+        elif (kernel, role) not in taken:
+            return False
+    return True
+
+
+def makes_half(calls: Sequence[KernelCall], value: Value) -> bool:
+    """Whether ``value``, which the last of ``calls`` makes, is a sum over edges alone: the kernel that can round it."""
+    last = calls[-1]
+    return last.kernel == "spmm" and last.value is value and len(last.writes) == 1 and _is_float_matrix(value)
+
+
+def _is_float_matrix(value: Value) -> bool:
+    kind = value.type
+    return isinstance(kind, TensorType) and not kind.sparse and len(kind.dims) == 1 and kind.dtype == torch.float32
+
+
+__all__ = ["HALF", "makes_half", "may_be_half", "readers_of"]

@@ -1,0 +1,125 @@
+"""Rows that lie in memory as bfloat16: every kernel that reads them has the bits of the same rows in float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+
+import graphweft as gw
+from graphweft._errors import DtypeError
+from graphweft.runtime import dense
+from graphweft.runtime.dense import matmul_tn, rows_apply
+from graphweft.runtime.epilogue import Epilogue
+from graphweft.runtime.sparse import spmm
+from graphweft.runtime.terms import Left, Term, contract_terms, matmul_terms
+
+WIDTHS = [(1, 3), (7, 16), (33, 40), (100, 64), (129, 100)]
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def graph(nodes: int = 300, edges: int = 2000) -> gw.Graph:
+    draw = torch.Generator().manual_seed(3)
+    ends = torch.randint(0, nodes, (2, edges), generator=draw)
+    return gw.Graph(ends[0], ends[1], num_nodes=nodes)
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize(("k", "m"), WIDTHS)
+def test_products_have_the_bits_of_the_same_rows_in_float32(
+    k: int, m: int, rounds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dense, "rounds_operands", lambda k, m: True)
+    half, ids = numbers(300, k).bfloat16(), torch.randint(0, 300, (220,), generator=torch.Generator().manual_seed(1))
+    w, bias, g = numbers(k, m, seed=2), numbers(m, seed=4), numbers(300, m, seed=5)
+    edges = graph().csc_structure
+
+    def terms(x: torch.Tensor, kept: torch.Tensor | None) -> list[Term]:
+        return [Term(x, w), Term(x, w, edges=edges, row_scale=numbers(300, seed=6), kept=kept)]
+
+    kept, kept_wide = torch.empty(300, k), torch.empty(300, k)
+    stages = Epilogue(bias=bias, relu=True)
+    made = matmul_terms(terms(half, kept), epilogue=stages, rounds=rounds)
+    assert torch.equal(made, matmul_terms(terms(half.float(), kept_wide), epilogue=stages, rounds=rounds))
+    assert torch.equal(kept, kept_wide)
+    picked = matmul_terms([Term(half, w, rows=ids)], rounds=rounds)
+    assert torch.equal(picked, matmul_terms([Term(half.float(), w, rows=ids)], rounds=rounds))
+    limit = 2.0**-7 if rounds else 1e-5
+    exact = half.double()[ids] @ w.double()
+    assert (picked - exact).abs().max() <= limit * (half.double()[ids].abs() @ w.double().abs()).max()
+
+    sums, sums_wide = torch.empty(m), torch.empty(m)
+    dw = matmul_tn(half, g, col_sum=sums, rounds=rounds)
+    assert torch.equal(dw, matmul_tn(half.float(), g, col_sum=sums_wide, rounds=rounds))
+    assert torch.equal(sums, sums_wide)
+    assert torch.equal(
+        matmul_tn(half, g[:220], rows=ids, rounds=rounds), matmul_tn(half.float(), g[:220], rows=ids, rounds=rounds)
+    )
+    exact = half.double().t() @ g.double()
+    assert (dw - exact).abs().max() <= limit * (half.double().abs().t() @ g.double().abs()).max()
+
+    both = [Left(half), Left(half, torch.arange(299, -1, -1))]
+    wide = [Left(half.float()), Left(half.float(), both[1].rows)]
+    for one, other in zip(
+        contract_terms(both, edges, g, rounds=rounds), contract_terms(wide, edges, g, rounds=rounds), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("width", [1, 16, 31, 100])
+def test_sums_over_edges_against_scipy(width: int) -> None:
+    g = graph()
+    half, bias, mask = numbers(300, width).bfloat16(), numbers(width, seed=1), numbers(300, width, seed=2)
+    scale, source, factor = numbers(300, seed=3).abs(), numbers(300, seed=4).abs(), torch.tensor([1.5])
+    adj, counts = g.csc_structure, np.ones(g.num_edges)
+    matrix = scipy.sparse.csr_matrix((counts, adj.indices.numpy(), adj.indptr.numpy()), shape=(300, 300))
+    x = half.double().numpy() * source.double().numpy()[:, None]
+    expected = scale.double().numpy()[:, None] * (matrix @ x + 1.5 * x) + bias.double().numpy()
+    expected = torch.from_numpy(np.where(mask.numpy() > 0, np.maximum(expected, 0), 0))
+    stages = Epilogue(row_scale=scale, bias=bias, relu=True, mask=mask)
+    operands = {"src_scale": source, "self_coef": 1.0, "self_factor": factor, "epilogue": stages}
+    wide = spmm(adj, half, dtype=torch.float32, **operands)
+    assert wide.dtype == torch.float32
+    assert torch.allclose(wide.double(), expected, rtol=1e-5, atol=1e-4)
+    short = spmm(adj, half, **operands)
+    assert torch.equal(short, wide.bfloat16())  # rounded once, from the float sums
+
+
+def test_sums_may_take_the_memory_of_their_rows() -> None:
+    g, half = graph(), numbers(300, 40).bfloat16()
+    expected = spmm(g.csc_structure, half)
+    assert torch.equal(spmm(g.csc_structure, half, out=half), expected)
+
+
+@pytest.mark.parametrize("width", [1, 17, 64])
+def test_rows_with_an_epilogue(width: int) -> None:
+    half, ids = numbers(300, width).bfloat16(), torch.arange(250, 0, -3)
+    stages = Epilogue(row_scale=numbers(ids.numel(), seed=2), bias=numbers(width, seed=3), relu=True)
+    expected = (half[ids].float() * stages.row_scale[:, None] + stages.bias).clamp(min=0)
+    made = rows_apply(half, stages, rows=ids)
+    assert made.dtype == torch.float32
+    assert torch.allclose(made, expected, rtol=1e-6, atol=1e-6)
+    assert torch.equal(made, rows_apply(half.float(), stages, rows=ids))
+
+
+def test_refused_in_one_line() -> None:
+    g = graph()
+    with pytest.raises(DtypeError, match=r"expected float32, or bfloat16 for x, got torch.float32, torch.bfloat16"):
+        matmul_terms([Term(numbers(4, 3), numbers(3, 2).bfloat16())])
+    with pytest.raises(DtypeError, match=r"expected float32, or bfloat16 for left operands, got torch.bfloat16"):
+        contract_terms([Left(numbers(300, 2))], g.csc_structure, numbers(300, 2).bfloat16())
+    with pytest.raises(DtypeError, match=r"SAGE: expected x of torch.float32"):
+        gw.nn.SAGE(3, 4, 2)(g, numbers(300, 3).bfloat16())
+
+
+def test_narrower_products_round_beside_rows_that_are_rounded_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "half_unit", lambda: 2)
+    assert dense.rounds_beside_half(128, 32)
+    assert not dense.rounds_operands(128, 32)
+    assert not dense.rounds_beside_half(128, 4)
+    monkeypatch.setattr(dense, "half_unit", lambda: 1)
+    assert not dense.rounds_beside_half(128, 128)

@@ -1,0 +1,119 @@
+"""Features of a run with ``precision="bf16"``: half of the memory, and results of features that were rounded before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import graphweft as gw
+from graphweft._errors import GraphWeftError
+from graphweft.runtime import dense
+from graphweft.runtime.feature_types import in_half
+from graphweft.train.full_batch import FullBatch
+
+MINI = {"mode": "mini", "fanouts": (4, 4), "batch_size": 100}
+SAGE: Callable[..., torch.nn.Module] = gw.nn.SAGE.for_data
+
+
+def trained(ds: gw.Dataset, model: Callable[..., torch.nn.Module], **options: object) -> gw.Trainer:
+    torch.manual_seed(0)
+    trainer = gw.Trainer(model(ds, hidden=16), ds, lr=0.01, precision="bf16", **options)  # type: ignore[arg-type]
+    trainer.fit(2)
+    return trainer
+
+
+def graph(**options: float) -> gw.Dataset:
+    return gw.synthetic("default", scale=0.05, seed=0, **options)
+
+
+def rounded(ds: gw.Dataset) -> gw.Dataset:
+    ds.x.copy_(ds.x.bfloat16().float())  # type: ignore[union-attr, arg-type]
+    return ds
+
+
+def full(trainer: gw.Trainer) -> FullBatch:
+    assert isinstance(trainer._batch, FullBatch)
+    return trainer._batch
+
+
+def kept(trainer: gw.Trainer) -> list[torch.Tensor]:
+    """Matrices that are computed once."""
+    entries = [entry for _, of_graph in trainer.model.function._hoisted._kept.values() for entry in of_graph.values()]
+    return [e.value for e in entries if isinstance(e.value, torch.Tensor) and e.value.dim() == 2]
+
+
+def test_what_is_aggregated_once_takes_half_of_the_memory() -> None:
+    ds = graph()
+    trainer = trained(ds, gw.nn.GCN.for_data)
+    plan = trainer.model.function.plans()[0]
+    assert [item.is_half for item in plan.hoisted if "x" in item.leaves] == [True]
+    assert "kept in bfloat16" in plan.text
+    (rows,) = kept(trainer)
+    assert rows.dtype == torch.bfloat16
+    assert rows.shape == ds.x.shape
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [(gw.nn.GCN.for_data, {}), (SAGE, {}), (gw.nn.GAT.for_data, {}), (SAGE, MINI), (gw.nn.GCN.for_data, MINI)],
+)
+def test_losses_are_those_of_features_rounded_before(model: Callable[..., torch.nn.Module], options: dict) -> None:
+    ds, before = graph(), rounded(graph())
+    one, other = trained(ds, model, **options), trained(before, model, **options)
+    assert [r.loss for r in one.history] == [r.loss for r in other.history]
+    assert torch.isfinite(torch.tensor([r.loss for r in one.history])).all()
+
+
+@pytest.mark.parametrize("options", [{}, MINI])
+def test_features_that_steps_read_are_kept_in_bfloat16(options: dict) -> None:
+    ds = graph()
+    trainer = trained(ds, SAGE, **options)
+    batch = trainer._batch
+    assert batch.half is not None
+    table = batch.x if isinstance(batch, FullBatch) else batch.loader.plan._x
+    assert table.dtype == torch.bfloat16
+    assert torch.equal(table, ds.x.bfloat16())
+    ds.x.mul_(2)
+    trainer.fit(1)
+    assert torch.equal(table, ds.x.bfloat16())
+    again = trained(graph(), SAGE, **options)
+    again.fit(1)
+    assert again.history[-1].loss != trainer.history[-1].loss
+
+
+def test_features_are_given_up_where_steps_read_the_rounded_ones() -> None:
+    ds = graph()
+    expected = trained(graph(), SAGE)
+    trainer = trained(ds, SAGE, keep_features=False)
+    assert full(trainer).x.dtype == torch.bfloat16
+    assert ds.x.untyped_storage().nbytes() <= 4
+    with pytest.raises(GraphWeftError, match="the features were released"):
+        trainer.model(ds.graph, ds.x)
+    assert trainer.evaluate("test") == expected.evaluate("test")
+    assert [r.loss for r in trainer.history] == [r.loss for r in expected.history]
+
+
+def test_a_model_takes_rows_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "rounds_beside_half", lambda k, m: False)
+    ds = graph()
+    torch.manual_seed(0)
+    model = gw.nn.SAGE.for_data(ds, hidden=16)
+    with gw.config(precision="bf16"):
+        wide = model(ds.graph, in_half(ds.x).float())
+        half = model(ds.graph, in_half(ds.x))
+        gradients = torch.autograd.grad(half.square().sum(), list(model.parameters()), create_graph=True)
+        again = torch.autograd.grad(gradients[0].square().sum(), list(model.parameters()))
+    assert torch.equal(half, wide)
+    assert all(torch.isfinite(g).all() for g in again)
+    with gw.config(precision="bf16", opt_level=0):
+        assert torch.allclose(model(ds.graph, in_half(ds.x)), wide, rtol=0, atol=0.02)  # A X is not rounded there
+
+
+def test_readers_that_need_float32_rows_keep_them() -> None:
+    """Maxima over neighbours do."""
+    ds = graph()
+    trainer = trained(ds, lambda ds, hidden: gw.nn.SAGE.for_data(ds, hidden=hidden, aggr="max"))
+    assert full(trainer).half is None
+    assert full(trainer).x.dtype == torch.float32
