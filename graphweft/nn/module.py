@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
@@ -124,11 +125,14 @@ class CompiledModule(KeepsArguments, nn.Module):
     def forward(
         self,
         graph: Graph | Sequence[Block],
-        x: Features | tuple[Features, Tensor] | None = None,
-        rows: Tensor | None = None,
+        x: Float[Tensor, "*batch nodes in"]
+        | SparseFeatures
+        | tuple[Float[Tensor, "sources in"] | SparseFeatures, Float[Tensor, "destinations *columns"]]
+        | None = None,
+        rows: Int64[Tensor, "rows"] | None = None,
         *,
-        edge_weight: Tensor | EdgeInputs | None = None,
-        edge_attr: Tensor | None = None,
+        edge_weight: Float[Tensor, "edges"] | EdgeInputs | None = None,
+        edge_attr: Float[Tensor, "edges *edge_dim"] | None = None,
         return_attention_weights: bool = False,
     ) -> Any:
         """Output rows of all nodes, or of ``rows`` only; on a batch's ``blocks``, one per layer, those of its seeds.

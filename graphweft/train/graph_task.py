@@ -29,6 +29,7 @@ from graphweft.loader.graphs import GraphBatch, GraphLoader, Graphs, graph_batch
 from graphweft.nn.graph_model import GraphModel
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.settings import has_hooks, is_watched, tensors_of
+from graphweft.runtime.cpu.target import CPU
 from graphweft.runtime.norms import Tracked
 from graphweft.runtime.repeated import Repeated
 from graphweft.storage.feature import SparseFeatures
@@ -187,7 +188,7 @@ class GraphTask(MiniBatch):
         """Looks up what steps read of the model; what is compiled for a class of sizes is when the first such comes."""
         self.model.train()
         before, self._repeated = self._repeated, repeated(self.model, self._repeated)
-        self._written = self.target.written_down(self.ds.y, native=True)  # labels may be others than an epoch before
+        self._written = self.target.written_down(self.ds.y, CPU)  # labels may be others than an epoch before
         if self._repeated is not before or self._written is None:
             self._step = None
 

@@ -214,6 +214,19 @@ inline void norm_gradient_tile(const float* x, int64_t ldx, const float* dy, int
   }
 }
 
+// dx = scale * (dy - constant - (x - mean) * slope), by column.
+inline void norm_gradient(int64_t n, int64_t f, const float* x, int64_t ldx, const float* dy, int64_t lddy,
+                          const float* mean, const float* scale, const float* constant, const float* slope, float* dx,
+                          int64_t lddx) {
+  parallel_ranges(n, row_grain(n), [&](int64_t begin, int64_t end) {
+    for_each_norm_tile(f, [&](auto v, auto full, int64_t col, int tail) {
+      norm_gradient_tile<decltype(v)::value, decltype(full)::value>(
+          x + begin * ldx + col, ldx, dy + begin * lddy + col, lddy, end - begin, tail, mean + col, scale + col,
+          constant + col, slope + col, dx + begin * lddx + col, lddx);
+    });
+  });
+}
+
 // Gradients of the norm of x with the statistics of x, given that of its result; dx, dweight and dbias may be null.
 inline void batch_norm_gradients(int64_t n, int64_t f, const float* x, int64_t ldx, const float* dy, int64_t lddy,
                                  const float* weight, const float* stats, double eps, float* dx, int64_t lddx,
@@ -239,14 +252,7 @@ inline void batch_norm_gradients(int64_t n, int64_t f, const float* x, int64_t l
     if (dweight) dweight[k] = float(sums.second[size_t(k)] * std::sqrt(square));
     if (dbias) dbias[k] = float(sums.first[size_t(k)]);
   }
-  if (!dx) return;
-  parallel_ranges(n, row_grain(n), [&](int64_t begin, int64_t end) {
-    for_each_norm_tile(f, [&](auto v, auto full, int64_t col, int tail) {
-      norm_gradient_tile<decltype(v)::value, decltype(full)::value>(
-          x + begin * ldx + col, ldx, dy + begin * lddy + col, lddy, end - begin, tail, mean + col, scale.data() + col,
-          constant.data() + col, slope.data() + col, dx + begin * lddx + col, lddx);
-    });
-  });
+  if (dx) norm_gradient(n, f, x, ldx, dy, lddy, mean, scale.data(), constant.data(), slope.data(), dx, lddx);
 }
 
 }  // namespace gw
