@@ -60,6 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.filterwarnings("ignore:.*edge_time not used by the trainer")
 @pytest.mark.parametrize("at", range(len(COMMANDS)))
 def test_the_commands_run(folder: Path, at: int) -> None:
     words = shlex.split(COMMANDS[at])[1:]

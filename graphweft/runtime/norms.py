@@ -105,8 +105,10 @@ class Tracked:
     """
 
     def __init__(self, norms: Sequence[tuple[nn.BatchNorm1d, Tensor]], held: Sequence[_Running]) -> None:
-        places = [tuple(t.data_ptr() for t in kept[:3]) for kept in held]
-        self._rows = [(norm, *more) for (norm, _), *more in zip(norms, held, places, strict=True)]
+        places = [(kept[0].data_ptr(), kept[1].data_ptr(), kept[2].data_ptr()) for kept in held]
+        self._rows: list[tuple[nn.BatchNorm1d, _Running, tuple[int, int, int]]] = [
+            (norm, kept, at) for (norm, _), kept, at in zip(norms, held, places, strict=True)
+        ]
         rows = [
             TrackedNorm(kept[0].shape[0], _at(stats), *at, kept[3])
             for (_, stats), kept, at in zip(norms, held, places, strict=True)
