@@ -348,11 +348,16 @@ class LossCells:
 
 
 def cross_entropy_cells(
-    logits: torch.Tensor, y: torch.Tensor, rows: torch.Tensor | None, want_grad: bool, over: bool = False
+    logits: torch.Tensor,
+    y: torch.Tensor,
+    rows: torch.Tensor | None,
+    want_grad: bool,
+    over: bool = False,
+    share: float = 1.0,
 ) -> tuple[LossCells, torch.Tensor | None]:
     """The kernel of :func:`cross_entropy` for what that has checked: contiguous float32 logits, int64 labels.
 
-    ``over``: the gradient is written over the logits.
+    ``over``: the gradient is written over the logits. ``share``: by which it is multiplied.
     """
     n, c = logits.shape
     y = y.contiguous()
@@ -368,7 +373,7 @@ def cross_entropy_cells(
         _native.pointer(listed),
         count,
         y.data_ptr(),
-        1.0 / count,
+        share / count,
         _native.pointer(grad),
         c if grad is None else grad.stride(0),
         ctypes.byref(cells.total),

@@ -279,6 +279,14 @@ class MiniBatch(Steps):
         reference = self.sampler.sample(loader.seeds[: loader.batch_size], stage=_REFERENCE)
         return plan, batch_sizes(plan.plan.compiled.program, self.ds.graph, self.x, reference)
 
+    def sizes_of(self, plan: StagedPlan, draw: int, count: int) -> Sizes:
+        """The sizes in ``plan`` of a batch of ``count`` seeds that no run draws; ``draw``: its number among them."""
+        loader = self.loader
+        assert isinstance(loader, NodeBatches) and isinstance(self.sampler, NeighborSampler)  # what is staged
+        places = torch.randperm(loader.num_items, generator=torch.Generator().manual_seed(draw))[:count]
+        drawn = self.sampler.sample(loader.seeds[places], stage=_REFERENCE + draw)
+        return batch_sizes(plan.plan.compiled.program, self.ds.graph, self.x, drawn)
+
     @property
     def formats(self) -> FormatTrial | None:
         """The choice of formats by measurement; None where nothing is measured."""

@@ -89,8 +89,11 @@ class Target(abc.ABC):
         """The mean loss over ``rows`` (None: all), shape (), and its gradient by the outputs (n, c)."""
 
     @abc.abstractmethod
-    def recorded(self, y: Tensor, rows: Tensor | None) -> tuple[Recorded, list[Any]]:
-        """The loss as one call on outputs (n, c), which may be written over, and the memory it reads."""
+    def recorded(self, y: Tensor, rows: Tensor | None, share: float = 1.0) -> tuple[Recorded, list[Any]]:
+        """The loss as one call on outputs (n, c), which may be written over, and the memory it reads.
+
+        ``share``: by which the gradient is multiplied.
+        """
 
     def written_down(self, y: Tensor, where: Where) -> Callable[[Tensor], Recorded] | None:
         """What makes, of the labels of some rows, a loss that stays right when others are written over them.
@@ -146,12 +149,12 @@ class Classes(Target):
         """Softmax cross-entropy."""
         return where_of(outputs.device).losses["classes"](outputs, y, rows)
 
-    def recorded(self, y: Tensor, rows: Tensor | None) -> tuple[Recorded, list[Any]]:
+    def recorded(self, y: Tensor, rows: Tensor | None, share: float = 1.0) -> tuple[Recorded, list[Any]]:
         """Softmax cross-entropy."""
         y, rows = y.contiguous(), None if rows is None else rows.contiguous()
 
         def call(outputs: Tensor, over: bool) -> tuple[Cells, Tensor]:
-            cells, gradient = cross_entropy_cells(outputs, y, rows, True, over=over)
+            cells, gradient = cross_entropy_cells(outputs, y, rows, True, over=over, share=share)
             assert gradient is not None  # it was asked for
             return cells, gradient
 
@@ -204,13 +207,13 @@ class _Entries(Target):
         """Over the known entries."""
         return where_of(outputs.device).losses[self.kind](outputs, columns_of(y), rows)
 
-    def recorded(self, y: Tensor, rows: Tensor | None) -> tuple[Recorded, list[Any]]:
+    def recorded(self, y: Tensor, rows: Tensor | None, share: float = 1.0) -> tuple[Recorded, list[Any]]:
         """Over the known entries."""
         labels, rows = columns_of(y).contiguous(), None if rows is None else rows.contiguous()
         known = known_entries(labels, rows)
 
         def call(outputs: Tensor, over: bool) -> tuple[Cells, Tensor]:
-            cells, gradient = entry_loss_cells(self.kind, outputs, labels, rows, known, over=over)
+            cells, gradient = entry_loss_cells(self.kind, outputs, labels, rows, known, over=over, share=share)
             assert gradient is not None  # it was asked for
             return cells, gradient
 
