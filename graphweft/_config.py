@@ -28,6 +28,7 @@ class Config:
     Attributes:
         opt_level: 0 interpreter, 1 compiled, 2 + reordering and placement, 3 + fusion and hoisting.
         disabled_passes: Names of passes to leave out, comma separated.
+        disabled_kernels: Names of kernels of calls that plans leave to plain torch, comma separated.
         cache_dir: Where calibration and compiled kernels are kept. Never inside the package.
         data_dir: Where ``gw.load`` looks for and stores named datasets.
         memory: Bytes a plan may use for hoisted values; 0 means half of the machine's. Also the most bytes of rows
@@ -56,6 +57,7 @@ class Config:
 
     opt_level: int = 3
     disabled_passes: str = ""
+    disabled_kernels: str = ""
     cache_dir: str = platformdirs.user_cache_dir("graphweft")
     data_dir: str = "data"
     memory: int = 0

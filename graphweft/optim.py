@@ -47,6 +47,13 @@ def _native_gradient(param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor | 
     return grad.contiguous() if grad.dtype is torch.float32 and grad.layout is torch.strided and grad.is_cpu else None
 
 
+def _is_fused(group: dict[str, Any]) -> bool:
+    """Whether torch has one kernel for all parameters, as on CUDA devices, and nobody asked for another."""
+    asked = group["foreach"] is not None or group["fused"] is not None or group["differentiable"]
+    dense = all(p.grad is None or not p.grad.is_sparse for p in group["params"])
+    return not asked and dense and all(p.is_cuda and p.is_floating_point() for p in group["params"])
+
+
 def _evaluate(closure: Closure | None) -> float | None:
     """The closure's loss, with gradients enabled; None without a closure."""
     if closure is None:
@@ -220,6 +227,8 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
             state["step"] = torch.zeros((), dtype=torch.float32)
             state["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
             state["exp_avg_sq"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        if state["step"].device != param.device:  # of a run on a device
+            state["step"] = state["step"].to(param.device)
         mean, square, step = (state[name] for name in _MOMENTS)
         return (mean, square, step) if _is_plain(mean) and _is_plain(square) and _is_plain(step) else None
 
@@ -281,6 +290,11 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
 
     def _torch_step(self, group: dict[str, Any]) -> None:
         """Torch's functional Adam over one group."""
+        if _is_fused(group):
+            group = {**group, "fused": True}
+            for param in group["params"]:  # counts of steps lie where the kernel reads them
+                if "step" in self.state.get(param, {}):
+                    self.state[param]["step"] = self.state[param]["step"].to(param.device)
         params: list[torch.Tensor] = []
         grads: list[torch.Tensor] = []
         means: list[torch.Tensor] = []
@@ -411,6 +425,7 @@ class SGD(_WithoutCompiler, torch.optim.SGD):
 
     def _torch_step(self, group: dict[str, Any]) -> None:
         """Torch's functional SGD over one group."""
+        group = {**group, "fused": True} if _is_fused(group) else group
         params: list[torch.Tensor] = []
         grads: list[torch.Tensor] = []
         buffers: list[torch.Tensor | None] = []

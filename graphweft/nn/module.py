@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from graphweft import _config
-from graphweft._checks import check_ids
 from graphweft._draws import call_key
 from graphweft._errors import ConfigError, DtypeError, ShapeError
 from graphweft._keywords import refuse_renamed
@@ -38,7 +37,7 @@ from graphweft.nn.opaque import left_out, traced, untraced
 from graphweft.nn.settings import is_parametrized, is_watched, settings_of, tensors_of
 from graphweft.runtime import norms as norms_on_cpu
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Field
-from graphweft.runtime.constants import constant, is_declared
+from graphweft.runtime.constants import check_ids_once, constant, is_declared
 from graphweft.runtime.feature_types import is_half
 from graphweft.runtime.function import Pullback
 from graphweft.storage.dense_rows import dense_rows
@@ -299,7 +298,7 @@ class CompiledModule(KeepsArguments, nn.Module):
         if len(shape) != 2 or shape[1] != self.in_features:
             raise ShapeError(f"{who}: expected features with {self.in_features} columns, got shape {shape}")
         if rows is not None:
-            check_ids(f"{who} rows", rows, graph.num_dst)
+            check_ids_once(f"{who} rows", rows, graph.num_dst)
         if isinstance(x, Tensor) and x.dtype in _HALVES and torch.is_autocast_enabled("cpu"):
             x = x.float()  # what ran before under autocast; parameters are not cast, and sums are taken in their dtype
         self._check_dtype(x)

@@ -50,8 +50,8 @@ class Step:
         room.fill(batch.seeds, batch.values, labels)
         return room
 
-    def forward(self, room: Room, loss: Loss, key: int) -> tuple[Any, Tensor, Pullback]:
-        """The loss, its gradient by the outputs, and what goes backward from it."""
+    def forward(self, room: Room, loss: Loss, key: int | Tensor) -> tuple[Any, Tensor, Pullback]:
+        """The loss, its gradient by the outputs, and what goes backward from it; ``key`` may lie on the device."""
         plan = self.plan
         outputs, pullback = plan.over_values(room.values, room.seeds, self.tensors, key)
         kept, gradient = loss(outputs["out"], plan.plan.forgets("out"))

@@ -28,4 +28,4 @@ def capture(step: Step, bounds: Bounds, batch: PreparedBatch, labels: Tensor) ->
     return found
 
 
-__all__ = ["capture"]
+__all__ = ["CUDA", "capture"]

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from graphweft._checks import check_ids
 from graphweft._errors import DtypeError
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.fingerprint import fingerprint
@@ -27,6 +28,7 @@ Kept = TypeVar("Kept", Tensor, SparseFeatures)
 
 _declared: dict[int, weakref.ref[Any]] = {}  # by id: tensors compare by element
 _sent: dict[tuple[int, torch.device], tuple[Reference, Tensor]] = {}
+_checked: dict[int, tuple[Reference, int]] = {}  # by id: ids that are known to lie below a bound
 _OWNED: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("owned", default=())
 _ONCE: contextvars.ContextVar[bool] = contextvars.ContextVar("once", default=False)
 _CONSUMED: contextvars.ContextVar[Any] = contextvars.ContextVar("consumed", default=None)
@@ -126,6 +128,19 @@ def sent(item: Tensor, device: torch.device) -> Tensor:
         found = _sent[id(item), device] = Reference(item), constant(item.to(device))
         weakref.finalize(item, _sent.pop, (id(item), device), None)
     return found[1]
+
+
+def check_ids_once(who: str, ids: Tensor, bound: int) -> None:
+    """Every id lies in [0, bound); of declared ids once, since a device is waited for. Raises: as ``check_ids``."""
+    if not is_declared(ids):
+        check_ids(who, ids, bound)
+        return
+    known = Reference(ids), bound
+    if _checked.get(id(ids)) != known:
+        check_ids(who, ids, bound)
+        if id(ids) not in _checked:
+            weakref.finalize(ids, _checked.pop, id(ids), None)
+        _checked[id(ids)] = known
 
 
 class Reference:

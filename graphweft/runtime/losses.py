@@ -27,11 +27,15 @@ def class_loss(outputs: Tensor, labels: Tensor, rows: Tensor | None = None) -> t
         >>> round(loss.item(), 4), gradient.tolist()
         (1.3863, [[-0.75, 0.25, 0.25, 0.25], [0.0, 0.0, 0.0, 0.0]])
     """
-    picked, wanted = _picked(outputs, labels, rows)
-    logs = torch.log_softmax(picked, 1)
-    is_label = torch.arange(picked.shape[1], device=picked.device) == wanted.unsqueeze(1)
-    loss = -logs.masked_fill(~is_label, 0.0).sum() / picked.shape[0]
-    return loss, _spread((logs.exp() - is_label.to(logs.dtype)) / picked.shape[0], outputs, rows)
+    outputs, often = outputs.detach(), _often(outputs, rows)
+    logs = torch.log_softmax(outputs, 1)
+    is_label = torch.arange(outputs.shape[1], device=outputs.device) == labels.unsqueeze(1)
+    single = -logs.masked_fill(is_label.logical_not(), 0.0).sum(1, keepdim=True)
+    slope = logs.exp() - is_label.to(logs.dtype)
+    if often is not None:
+        single, slope = (t.masked_fill(often == 0, 0.0) * often for t in (single, slope))
+    count = outputs.shape[0] if rows is None else rows.numel()
+    return single.sum() / count, slope / count
 
 
 def entry_loss(kind: str, outputs: Tensor, labels: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -44,28 +48,27 @@ def entry_loss(kind: str, outputs: Tensor, labels: Tensor, rows: Tensor | None =
         >>> loss.item(), gradient.tolist()
         (5.0, [[-1.0, 3.0, 0.0]])
     """
-    picked, given = _picked(outputs, labels, rows)
-    unknown = given.isnan()
-    wanted = given.masked_fill(unknown, 0.0).to(picked.dtype)
-    count = (~unknown).sum()
+    outputs, often = outputs.detach(), _often(outputs, rows)
+    known = (labels == labels).to(outputs.dtype)  # NaN is not
+    if often is not None:
+        known = known * often
+    wanted = labels.nan_to_num(0.0).to(outputs.dtype)
     if kind == "binary":
-        single = functional.binary_cross_entropy_with_logits(picked, wanted, reduction="none")
-        slope = torch.sigmoid(picked) - wanted
+        single = functional.binary_cross_entropy_with_logits(outputs, wanted, reduction="none")
+        slope = torch.sigmoid(outputs) - wanted
     else:
-        far = picked - wanted
+        far = outputs - wanted
         single, slope = far.square(), 2.0 * far
-    loss = single.masked_fill(unknown, 0.0).sum() / count
-    return loss, _spread(slope.masked_fill(unknown, 0.0) / count, outputs, rows)
+    single, slope = (t.masked_fill(known == 0, 0.0) * known for t in (single, slope))
+    count = known.sum()
+    return single.sum() / count, slope / count
 
 
-def _picked(outputs: Tensor, labels: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-    outputs = outputs.detach()
-    return (outputs, labels) if rows is None else (outputs[rows], labels[rows])
-
-
-def _spread(slope: Tensor, outputs: Tensor, rows: Tensor | None) -> Tensor:
-    """The gradient by all rows; of a row that is listed twice the sum."""
-    return slope if rows is None else torch.zeros_like(outputs).index_put((rows,), slope, accumulate=True)
+def _often(outputs: Tensor, rows: Tensor | None) -> Tensor | None:
+    """How often each row counts, (n, 1): whole numbers, whose sums are the same in any order; None: once."""
+    if rows is None:
+        return None
+    return outputs.new_zeros(outputs.shape[0]).index_add(0, rows, outputs.new_ones(rows.numel())).unsqueeze(1)
 
 
 LOSSES: Mapping[str, Loss] = {

@@ -22,6 +22,7 @@ from graphweft.graph.placed import PlacedGraph
 from graphweft.ir.ops import SPECS
 from graphweft.ir.residency import Movement, StructType, TensorType
 from graphweft.runtime.plan import Form, Plan, form_of
+from graphweft.runtime.targets import target_of
 from graphweft.storage.feature import is_dense
 
 SEEDS, NODES = "B", "N"  # the symbols of the seeds and of all nodes in programs of batches
@@ -145,6 +146,7 @@ class Room:
         self, shapes: Shapes, bounds: Bounds, values: tuple[Any, ...], labels: Tensor, device: torch.device
     ) -> None:
         self.bounds, self._shapes, self._device = bounds, shapes, device
+        self._pinned = target_of(device).pinned
         sizes, seeds = shapes.named(bounds), bounds.rows[0]
         made = [self._buffer(*kind, sizes) for kind in zip(shapes.types, shapes.forms, values, strict=True)]
         self._arrays = [arrays for _, arrays in made]
@@ -183,12 +185,12 @@ class Room:
                 given = _form(value, form)
                 for target, source in zip(arrays, (given.indptr, given.indices, given.edge_ids), strict=True):
                     if source is not None:
-                        target[: source.numel()].copy_(source, non_blocking=True)
+                        target[: source.numel()].copy_(self._pinned(source), non_blocking=True)
                 arrays[0][given.num_rows + 1 :].fill_(given.num_edges)
             elif arrays:
-                _padded(arrays[0], value)
-        _padded(self.seeds, seeds)
-        _padded(self.labels, labels)
+                _padded(arrays[0], self._pinned(value))
+        _padded(self.seeds, self._pinned(seeds))
+        _padded(self.labels, self._pinned(labels))
 
 
 def _form(value: Graph, form: Form) -> Adjacency:

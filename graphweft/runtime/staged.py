@@ -223,13 +223,13 @@ class StagedPlan:
         return self._linearize(x, seeds, batch.values, parameters, seed)
 
     def over_values(
-        self, values: tuple[Any, ...], seeds: Tensor, parameters: Mapping[str, Tensor], seed: int
+        self, values: tuple[Any, ...], seeds: Tensor, parameters: Mapping[str, Tensor], seed: int | Tensor
     ) -> tuple[dict[str, Tensor], Pullback]:
         """As :meth:`linearize`, from what a first stage made, wherever that was copied to."""
         return self._linearize(self._x, seeds, values, parameters, seed)
 
     def _linearize(
-        self, x: Features, seeds: Tensor, values: tuple[Any, ...], parameters: Mapping[str, Tensor], seed: int
+        self, x: Features, seeds: Tensor, values: tuple[Any, ...], parameters: Mapping[str, Tensor], seed: int | Tensor
     ) -> tuple[dict[str, Tensor], Pullback]:
         plan = self.plan
         named: dict[str, Any] = {"x": x, "seeds": seeds, "seed": seed, **parameters}

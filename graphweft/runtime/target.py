@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from graphweft import _config
 from graphweft._errors import ConfigError
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import Op
@@ -47,6 +48,11 @@ class Target:
         without: Passes whose results it has no kernels for.
         worth: Bytes of a matrix from which it generates a kernel; None: from where a compiler of C++ pays.
         joins: Whether calls are joined that save no memory traffic together, since each is a launch.
+
+    Attributes:
+        capture: See :meth:`captures`.
+        later: Reads a number, shape (), as it is now, when it is asked for; None: numbers are there at once.
+        pinned: A tensor in host memory from where it reads while the host goes on.
 
     Example:
         >>> target = Target("made-up")
@@ -83,6 +89,8 @@ class Target:
         self._table: dict[tuple[str, torch.dtype | None], Launcher] = {}
         self._samplers: dict[type, Callable[[Any, torch.device], Sampler]] = {}
         self.capture: Callable[..., Any] | None = None
+        self.later: Callable[[Tensor], Callable[[], float]] | None = None
+        self.pinned: Callable[[Tensor], Tensor] = _as_it_is
 
     def captures(self, how: Callable[..., Any]) -> None:
         """Registers how a step of a batch is written down and replayed; see ``captured.py``."""
@@ -142,7 +150,9 @@ class Target:
         return 0
 
     def launcher(self, call: KernelCall) -> Launcher | None:
-        """What makes the launcher of a call; None where the interpreter runs it."""
+        """What makes the launcher of a call; None where the interpreter runs it, as where it is switched off."""
+        if call.kernel in _config.current().disabled_kernels.split(","):
+            return None
         return self._table.get((call.kernel, call.dtype)) or self._table.get((call.kernel, None))
 
     def launch(self, call: KernelCall) -> Launch:
@@ -150,6 +160,10 @@ class Target:
         launcher = self.launcher(call)
         found = None if launcher is None else launcher(call)
         return interpreted(call) if found is None else found
+
+
+def _as_it_is(source: Tensor) -> Tensor:
+    return source
 
 
 def interpreted(call: KernelCall) -> Launch:

@@ -17,7 +17,6 @@ from graphweft._errors import ConfigError
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.graph.graph import Graph
 from graphweft.graph.placed import on_device
-from graphweft.nn.stack import Stack
 from graphweft.runtime.constants import owning, sent
 from graphweft.runtime.staged import Choice, PreparedBatch
 from graphweft.runtime.targets import target_of
@@ -88,8 +87,7 @@ class DeviceMiniBatch(MiniBatch):
     def _is_staged(self) -> bool:
         """Where steps are replayed; others run on blocks."""
         is_asked = self.replays is not None and target_of(self.device).capture is not None
-        draws = isinstance(self.model, Stack) and self.model.draws()
-        return is_asked and not draws and super()._is_staged()
+        return is_asked and super()._is_staged()
 
     def _table(self) -> Tensor:
         """Features of all nodes, on the device."""
@@ -98,11 +96,14 @@ class DeviceMiniBatch(MiniBatch):
 
     def _arrived(self, batch: PreparedBatch) -> PreparedBatch:
         """What the first stage made, on the device."""
+        pinned = target_of(self.device).pinned
         values = tuple(
-            on_device(value, self.device) if isinstance(value, Graph) else value.to(self.device)
+            on_device(value, self.device)
+            if isinstance(value, Graph)
+            else pinned(value).to(self.device, non_blocking=True)
             for value in batch.values
         )
-        return replace(batch, seeds=batch.seeds.to(self.device), values=values)
+        return replace(batch, seeds=pinned(batch.seeds).to(self.device, non_blocking=True), values=values)
 
     def _loss(self, logits: Tensor, seeds: Tensor, norm: Tensor | None = None) -> tuple[Tensor, Tensor]:
         assert norm is None  # of samplers that do not draw here

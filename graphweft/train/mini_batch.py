@@ -113,6 +113,7 @@ class MiniBatch(Steps):
     replays: Replays | None = None  # of steps that were written down; None: every batch runs as it comes
     _accumulate = 1
     _sum, _count = 0.0, 0  # of losses of the epoch under way
+    _unread: tuple[Callable[[], float], int] | None = None  # a loss that is not among them yet, and its share
     _pending = _seeds_pending = 0  # batches, and their seeds, whose gradients wait for an update
 
     def __init__(
@@ -323,18 +324,20 @@ class MiniBatch(Steps):
             self.macro.begin_epoch(self.x)
         if self.replays is not None and self.batches_done == 0:
             self.replays.begin_epoch()
-        total = len(self.loader)
+        total, later = len(self.loader), target_at(self.device).later
         for batch in self.loader:
             done = self.batches_done
             with keyed(self._key(self.loader.epoch, done)):
                 begun = time.perf_counter()
-                loss = float(self._train_on(batch))
+                trained = self._train_on(batch)
+                loss = partial(float, float(trained)) if later is None else later(trained)
                 self._measured(batch, time.perf_counter() - begun)
             if self.budget is not None:
                 self.budget.check()
             share = weight_of(batch)
-            self._sum += loss * share
-            self._count += share
+            self._note(loss, share)
+            if later is None or done == total or self._count == 0:
+                self._read()
             self.after_batch(done, total, self._sum / max(self._count, 1))
             del batch  # before the next one is made
         if self.macro is not None:
@@ -344,6 +347,18 @@ class MiniBatch(Steps):
         mean = self._sum / max(self._count, 1)
         self._sum, self._count = 0.0, 0
         return torch.tensor(mean, dtype=torch.float64)
+
+    def _note(self, loss: Callable[[], float], share: int) -> None:
+        """Counts the loss of the batch before: it is read while a device works on the one that was just launched."""
+        self._read()
+        self._unread = loss, share
+
+    def _read(self) -> None:
+        """Counts the loss that was not read yet, where there is one."""
+        if self._unread is not None:
+            (loss, share), self._unread = self._unread, None
+            self._sum += loss() * share
+            self._count += share
 
     def logits(self) -> Tensor:
         """Logits of all nodes from all of their neighbours, in evaluation mode, shape (N, C)."""
@@ -398,6 +413,7 @@ class MiniBatch(Steps):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader and what waits for an update stand."""
+        self._read()
         state = {"loader": self.loader.state_dict(), "loss_sum": self._sum, "loss_count": self._count}
         if self.macro is not None:
             state["macro"] = self.macro.state_dict()

@@ -15,6 +15,7 @@ from graphweft.runtime import dense
 from graphweft.runtime.attention import Score
 from graphweft.runtime.cuda import attention, edges
 from graphweft.runtime.cuda.jit import find_triton
+from graphweft.runtime.cuda.target import CUDA
 from graphweft.runtime.epilogue import Epilogue
 
 GRAPHS = {case.name: case for case in CASES}
@@ -140,3 +141,35 @@ def sums_of_many_small_numbers_keep_them() -> None:
         assert float(edges.sum_edges(graph, torch.ones(5, 4, dtype=dtype))[0, 0]) == float(
             torch.tensor(4000.0).to(dtype)
         )
+
+
+def models_of_sixteen_bits() -> None:
+    """Whole models in bfloat16 and float16, whose plans run kernels, against plain torch in float64."""
+    graph, x = GRAPHS["symmetric"].graph(), drawn(4, 6)
+    nets = {
+        "GCN": {},
+        "SAGE": {},
+        "SAGE max": {"reduce": "max"},
+        "GAT": {"heads": 2},
+        "GATv2": {"heads": 2, "v2": True},
+    }
+    for dtype, bar in {torch.float16: 1e-2, torch.bfloat16: 6e-2}.items():
+        for name, options in nets.items():
+            torch.manual_seed(2)
+            net = getattr(gw.nn, name.split(" ")[0].removesuffix("v2"))(6, 4, 3, num_layers=2, **options).to(dtype)
+            steps = []
+            for target, kind in (("cuda", dtype), ("reference", torch.float64)):
+                twin = net.to(kind)
+                twin.zero_grad()
+                with gw.config(target=target, certify=False):
+                    out = twin(graph, x.to(dtype).to(kind))
+                    out.square().sum().backward()
+                if target == "cuda":  # no call is left to plain torch
+                    found = [call for plan in twin._function.plans() for call in (*plan.forward, *plan.backward)]
+                    left = {call.kernel for call in found if CUDA.launcher(call) is None} - {"reshape"}
+                    assert not left, (name, left)
+                steps.append(
+                    [out.detach().double(), *(p.grad.double() for p in twin.parameters() if p.grad is not None)]
+                )
+            for got, wanted in zip(*steps, strict=True):
+                torch.testing.assert_close(got, wanted, rtol=bar, atol=bar * max(1.0, float(wanted.abs().max())))

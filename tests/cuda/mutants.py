@@ -22,7 +22,7 @@ from zoo import CASES
 import graphweft as gw
 from graphweft.runtime import sparse
 from graphweft.runtime.cuda import attention_kernels, edges, jit, kernels, sampling_kernels
-from graphweft.runtime.cuda.jit import Kernel, find_triton
+from graphweft.runtime.cuda.jit import Kernel
 
 ZOO = {case.name: case for case in CASES}
 Grid = tuple[int, ...]
@@ -120,7 +120,7 @@ def changed(kernel: Kernel, mutant: Mutant) -> Any:
     linecache.cache[place] = (len(text), None, text.splitlines(True), place)
     names = dict(kernel.function.__globals__)
     exec(compile(text, place, "exec"), names)
-    return find_triton().jit(names[mutant.kernel])
+    return kernel.of(names[mutant.kernel])
 
 
 def verdict(mutant: Mutant) -> str:

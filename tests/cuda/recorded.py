@@ -116,7 +116,7 @@ def a_recorded_step_is_right_for_another_batch() -> None:
     """Recorded over one batch, replayed for another, beside the CPU's step without padding."""
     ends = random_edges(40, 160, 3)
     graph, x, y = gw.Graph(ends.src, ends.dst, num_nodes=40), torch.randn(40, 6), torch.arange(40) % 3
-    kinds = {"GIN": {}, "GATv2": {"heads": 2, "v2": True}}  # the doctor has others
+    kinds = {"GIN": {}, "GATv2": {"heads": 2, "v2": True, "dropout": 0.3}}  # the doctor has others
     for name, options in kinds.items():
         torch.manual_seed(1)
         net = getattr(gw.nn, name.removesuffix("v2"))(6, 4, 3, num_layers=2, **options).train()
@@ -131,13 +131,13 @@ def a_recorded_step_is_right_for_another_batch() -> None:
             assert not shapes.refused, shapes.refused
             sizes = [shapes.of(4, batch.values) for batch in batches]
             bounds = sizes[0].joined(sizes[1]).widened(0.3)
-            step = Step(plan, shapes, tensors, Classes().written_down(y, CUDA), False, here)
+            step = Step(plan, shapes, tensors, Classes().written_down(y, CUDA), net.draws(), here)
             captured = GraphStep.capture(step, bounds, batches[0], y[batches[0].seeds], Recorder)
             assert captured is not None
             batch = batches[1]
-            loss, gradients = captured(batch, y[batch.seeds], 0)
+            loss, gradients = captured(batch, y[batch.seeds], (1 << 40) + 5)
         with gw.config(target="cpu"):
-            outputs, pullback = plain.linearize(plain.prepare(batch.seeds, (13, 0)), tensors, 0)
+            outputs, pullback = plain.linearize(plain.prepare(batch.seeds, (13, 0)), tensors, (1 << 40) + 5)
             wanted, slope = Classes().loss(outputs["out"], y[batch.seeds])
             slopes = pullback(slope)
         torch.testing.assert_close(loss, wanted)

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from codegen.regions import REGIONS, Region, attends
 from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
-from cuda import checked, emulated, halves, losses, recorded, sampling
+from cuda import checked, doctored, emulated, halves, losses, recorded, sampling
 from cuda.halves import dense_of, drawn
 from nn.models import IN, make
 from torch import Tensor
@@ -34,10 +34,10 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Attrs, Builder, Value
 from graphweft.ir.residency import Residency, TensorType
 from graphweft.runtime import dense
+from graphweft.runtime.captures import CUDA
 from graphweft.runtime.cuda import attention_kernels, edges, kernels, loss_kernels, sampling_kernels, walks
 from graphweft.runtime.cuda.graphs import GraphStep
 from graphweft.runtime.cuda.jit import Kernel
-from graphweft.runtime.cuda.target import CUDA
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.kernel_call import KernelCall, Slot, Slots
 from graphweft.runtime.target import Launch, Launcher
@@ -101,7 +101,9 @@ TRIALS |= {
         halves.attention_of_sixteen_bits,
         halves.attention_sums_of_many_small_weights,
         halves.sums_of_many_small_numbers_keep_them,
+        halves.models_of_sixteen_bits,
         losses.class_losses_of_rows,
+        doctored.a_kernel_that_fails_is_switched_off_and_the_run_goes_on,
     )
 }
 
@@ -487,11 +489,11 @@ for run in (recorded.a_recorded_step_is_right_for_another_batch, recorded.the_do
 
 @interpreted
 def a_trainer_replays_batches_as_two_graphs() -> None:
-    """Forward and backward of padded batches, recorded once and launched with new contents: the CPU's losses."""
+    """Forward and backward of padded batches, recorded once, launched for other contents, with other draws."""
     ds, losses = small_data(), []
     for target in ("cuda", "cpu"):
         torch.manual_seed(0)
-        net = gw.nn.SAGE(6, 4, 3, num_layers=2)
+        net = gw.nn.SAGE(6, 4, 3, num_layers=2, dropout=0.3)
         CUDA.captures(partial(GraphStep.capture, recorder=recorded.Recorder))
         recorded.Recorder.graphs = recorded.Recorder.launched = 0
         with gw.config(target=target, certify=False):

@@ -35,7 +35,7 @@ class Scored(NamedTuple):
     alpha: float = 0.0
     scale: float = 1.0
     p: float = 0.0
-    seed: int | None = None
+    seed: int | Tensor | None = None
     stream: int = 0
 
     def ends(self, x: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -49,7 +49,7 @@ class Scored(NamedTuple):
         channels = x.shape[-1]
         columns = padded(channels)
         ids = csc.indices if csc.edge_ids is None else csc.edge_ids
-        words = draw_words(self.seed or 0, self.stream)
+        words = draw_words(0 if self.seed is None else self.seed, self.stream)
         fixed = {"SCORE": int(self.score), "SLOPE": float(self.alpha), "SCALE": float(self.scale)}
         fixed |= {"THRESHOLD": round(self.p * 65536.0), "FACTOR": 1.0 / (1.0 - self.p)}
         fixed |= {"H": heads, "C": channels, "SHARED": x.shape[1] != heads, "HAS_IDS": csc.edge_ids is not None}
@@ -127,9 +127,7 @@ class _Call:
 
     def kind(self, slots: Slots) -> Scored:
         """With the seed of this step."""
-        return self._kind if self._seed is None else self._kind._replace(
-            seed=int(slots[self._seed]), stream=self._stream
-        )  # fmt: skip
+        return self._kind if self._seed is None else self._kind._replace(seed=slots[self._seed], stream=self._stream)
 
     def given(self, slots: Slots) -> tuple[Tensor, Tensor, Tensor]:
         """x, a and b."""

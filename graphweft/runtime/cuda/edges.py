@@ -196,16 +196,31 @@ def _by_row(kernel: Kernel, graph: Graph, given: tuple[Tensor, ...], **fixed: bo
     return y
 
 
-def draw_words(seed: int, stream: int) -> tuple[int, ...]:
-    """Key and stream of draws, by halves of 32 bits."""
-    return tuple(number >> shift & 0xFFFFFFFF for number in (seed, stream) for shift in (0, 32))
+def draw_words(seed: int | Tensor, stream: int) -> tuple[int | Tensor, ...]:
+    """Key and stream of draws, by halves of 32 bits with a sign, so that all are numbers of one type.
+
+    A seed in the memory of the device, int64 (1,), is read there.
+
+    Example:
+        >>> draw_words((1 << 40) + 7, 0xFFFFFFFF)
+        (7, 256, -1, 0)
+    """
+    low, high = stream & 0xFFFFFFFF, stream >> 32 & 0xFFFFFFFF
+    if isinstance(seed, Tensor):
+        return (seed.reshape(1).view(torch.int32), 0, _signed(low), _signed(high))
+    return tuple(map(_signed, (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF, low, high)))
 
 
-def dropout(x: Tensor, p: float, seed: int, stream: int, ids: Tensor | None = None) -> Tensor:
+def _signed(word: int) -> int:
+    """The number of 32 bits with the bits of ``word``."""
+    return word - (1 << 32) if word >> 31 else word
+
+
+def dropout(x: Tensor, p: float, seed: int | Tensor, stream: int, ids: Tensor | None = None) -> Tensor:
     """``x / (1 - p)`` where an element is kept, by the draws that the CPU's kernel has; of ``x[ids]`` with ids."""
     x, width = x.contiguous(), prod(x.shape[1:])
     y = torch.empty((x.shape[0] if ids is None else ids.numel(), *x.shape[1:]), dtype=x.dtype, device=x.device)
-    words = draw_words(int(seed), stream)
+    words = draw_words(seed, stream)
     kernels.drop_elements(
         (-(-y.numel() // _BLOCK),),
         x,

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphweft.ir.ops import Op
 from graphweft.runtime.captured import Step
+from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.padded import Bounds, Room
 from graphweft.runtime.staged import PreparedBatch
 
@@ -55,16 +57,18 @@ class GraphStep:
     def __init__(self, step: Step, room: Room, recorder: Recorder) -> None:
         self._room = room
         loss = step.loss(room.labels)
+        self._key = torch.zeros(1, dtype=torch.int64, device=step.device)  # of draws, read by every launch that draws
+        key: int | Tensor = self._key if step.draws else 0
 
         def whole() -> None:
-            _, gradient, pullback = step.forward(room, loss, 0)
+            _, gradient, pullback = step.forward(room, loss, key)
             pullback(gradient)
 
         recorder.warm(whole)
-        self._forward, found = recorder.record(lambda: step.forward(room, loss, 0))
+        self._forward, found = recorder.record(lambda: step.forward(room, loss, key))
         self._loss, gradient, pullback = found
         self._backward, self._gradients = recorder.record(lambda: pullback(gradient))
-        self._alive = found, step
+        self._draws, self._alive = step.draws, (found, step)
 
     @classmethod
     def capture(
@@ -75,17 +79,26 @@ class GraphStep:
         labels: Tensor,
         recorder: Callable[[torch.device], Recorder] | None = None,
     ) -> GraphStep | None:
-        """The step, recorded; None for one that draws, as draws are keyed by an argument of the launch."""
-        if step.draws or (recorder is None and step.device.type != "cuda"):
+        """The step, recorded; None where a draw is made by the interpreter, which reads its key in host memory."""
+        if recorder is None and step.device.type != "cuda":
+            return None
+        plan = step.plan.plan
+        if step.draws and any(_reads_key(call) and plan.interprets(call) for call in (*plan.forward, *plan.backward)):
             return None
         return cls(step, step.room(bounds, batch, labels), (recorder or Recorder)(step.device))
 
     def __call__(self, batch: PreparedBatch, labels: Tensor, key: int) -> tuple[Any, dict[str, Tensor | None]]:
         """Loss and gradients, in memory that the next batch writes."""
         self._room.fill(batch.seeds, batch.values, labels)
+        if self._draws:
+            self._key.fill_(key)
         self._forward()
         self._backward()
         return self._loss, self._gradients
+
+
+def _reads_key(call: KernelCall) -> bool:
+    return any(slot.value.op is Op.INPUT and slot.value["name"] == "seed" for slot in call.reads)
 
 
 __all__ = ["GraphStep", "Recorder"]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from graphweft._errors import ConfigError, MissingPackageError
 
+_DRAWS = ("seed_low", "seed_high", "stream_low", "stream_high")
 _WARP = 512  # elements of a block that one warp computes
 
 
@@ -40,7 +41,14 @@ class Kernel:
     @functools.cached_property
     def jit(self) -> Any:
         """The same before the names that it uses are known."""
-        return find_triton().jit(self.function)
+        return self.of(self.function)
+
+    def of(self, function: Callable[..., Any]) -> Any:
+        """What Triton makes of ``function``: the same code for all draws, which are other numbers in every step."""
+        if self.is_device:
+            return find_triton().jit(function)
+        drawn = [name for name in inspect.signature(function).parameters if name in _DRAWS]
+        return find_triton().jit(function, do_not_specialize=drawn)
 
     def __call__(self, grid: tuple[int, ...], *arguments: Any, warps: int = 1, **fixed: Any) -> None:
         """Runs it on the device of its tensors."""

@@ -243,9 +243,12 @@ def drawn_words(block, seed_low, seed_high, stream_low, stream_high):
     low = (block & 0xFFFFFFFF).to(tl.uint32)
     high = (block >> 32).to(tl.uint32)
     none = low * 0
+    # A step that is recorded once reads its seed from memory, where every step has another.
+    first = tl.load(seed_low) if seed_low.dtype.is_ptr() else seed_low
+    second = tl.load(seed_low + 1) if seed_low.dtype.is_ptr() else seed_high
     return tl.philox_impl(
         low, high, (none + stream_low).to(tl.uint32), (none + stream_high).to(tl.uint32),
-        (none + seed_low).to(tl.uint32), (none + seed_high).to(tl.uint32)
+        (none + first).to(tl.uint32), (none + second).to(tl.uint32)
     )  # fmt: skip
 
 

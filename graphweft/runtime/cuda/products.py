@@ -180,7 +180,7 @@ def dropout_of_rows(call: KernelCall) -> Launch:
     p, stream = call.value["p"], call.value["stream"]
 
     def run(slots: Slots) -> None:
-        slots[out] = edges.dropout(slots[x], p, int(slots[seed]), stream, slots[ids])
+        slots[out] = edges.dropout(slots[x], p, slots[seed], stream, slots[ids])
 
     return run
 
@@ -191,7 +191,7 @@ def dropout(call: KernelCall) -> Launch:
     p, stream = call.value["p"], call.value["stream"]
 
     def run(slots: Slots) -> None:
-        slots[out] = edges.dropout(slots[x], p, int(slots[seed]), stream)
+        slots[out] = edges.dropout(slots[x], p, slots[seed], stream)
 
     return run
 

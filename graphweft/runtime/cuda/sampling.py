@@ -20,6 +20,7 @@ from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.runtime.cuda import sampling_kernels as kernels
 from graphweft.runtime.cuda.edges import draw_words
+from graphweft.runtime.cuda.streams import Aside
 from graphweft.sample.neighbor import NeighborSampler, is_widest
 from graphweft.sample.sampler import Sample
 
@@ -100,6 +101,7 @@ class DeviceSampler:
         self._csc = plan.graph.csc.to(device)
         self._names = None if plan._names is None else plan._names.to(device)
         self._idle: list[Tensor] = []
+        self._aside = Aside(device)
         self._hops = hops_of(plan.fanouts)
         self._falls = list(plan.fanouts) == sorted(plan.fanouts, key=lambda k: -(_ALL if k < 0 else k))
 
@@ -109,13 +111,18 @@ class DeviceSampler:
 
     def sample(self, seeds: Ids, *, seed: int = 0, epoch: int = 0, stage: int = 0) -> Sample:
         """The batch of ``seeds``. Raises: as :meth:`NeighborSampler.sample`."""
-        drawn, columns = self.draw(seeds, batch_seed(seed, epoch, stage))
+        with self._aside.running():
+            return self._sampled(*self.draw(seeds, batch_seed(seed, epoch, stage)))
+
+    def _sampled(self, drawn: Drawn, columns: Tensor) -> Sample:
+        """The batch, with the copies of its arrays in host memory."""
         n_id = drawn.nodes.cpu()
         made = []
         for hop, ends in enumerate(drawn.ends[1:]):
             parts = self._block(drawn, columns, hop, ends)
             num_src = drawn.ends[hop + 2] if hop + 2 < len(drawn.ends) else n_id.numel()
             block = Block.of(self._edges(n_id, parts), num_src)
+            self._aside.hand_over(*parts[:2])
             block.csc.keep_twin(Adjacency(parts[0], parts[1], None, num_src))
             made.append(block)
         every = self._edges(n_id, (drawn.starts, columns, drawn.places))

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import Value
-from graphweft.runtime.cuda import attention, edges, heads, losses, products
+from graphweft.runtime.cuda import attention, edges, heads, losses, products, streams
 from graphweft.runtime.cuda.sampling import DeviceSampler
 from graphweft.runtime.cuda.walks import edge_walk, row_region
 from graphweft.runtime.target import Target, whole
 from graphweft.sample.neighbor import NeighborSampler
 
 _REALS = (torch.float32, torch.float64)
+_HALVES = (torch.float16, torch.bfloat16)  # stored so, and added up in float32
 
 
 def _softmax(value: Value, graph: Graph, x: Tensor) -> Tensor:
@@ -53,7 +54,7 @@ def _pad_rows(value: Value, graph: Graph, x: Tensor) -> Tensor:
 
 
 CUDA = Target("cuda", device="cuda", worth=1, joins=True)
-CUDA.losses = losses.LOSSES
+CUDA.losses, CUDA.later, CUDA.pinned = losses.LOSSES, streams.later, streams.pinned
 CUDA.rounds = CUDA.rounds_in_batches = frozenset({"rows"})  # products are torch's, in float32
 for name, launcher in {
     **products.LAUNCHERS,
@@ -66,14 +67,14 @@ for name, launcher in {
     "edge_softmax_grad": whole(_softmax_gradient),
     "spmm_max_grad": whole(_extremum_gradient),
 }.items():
-    CUDA.launches(name, *_REALS)(launcher)
-CUDA.launches("attention", torch.float32)(attention.forward)
-CUDA.launches("attention_grad", torch.float32)(attention.backward)
+    CUDA.launches(name, *_REALS, *(() if launcher is edge_walk else _HALVES))(launcher)
+CUDA.launches("attention", torch.float32, *_HALVES)(attention.forward)
+CUDA.launches("attention_grad", torch.float32, *_HALVES)(attention.backward)
 for name, launcher in heads.LAUNCHERS.items():
     CUDA.launches(name, torch.float32)(launcher)
 CUDA.launches("row_nest", torch.float32)(row_region)
 CUDA.launches("spmm_arg")(whole(_arg))
-CUDA.launches("take_rows", *_REALS)(whole(_take_rows))
-CUDA.launches("own_rows", *_REALS)(whole(_own_rows))
-CUDA.launches("pad_rows", *_REALS)(whole(_pad_rows))
+CUDA.launches("take_rows", *_REALS, *_HALVES)(whole(_take_rows))
+CUDA.launches("own_rows", *_REALS, *_HALVES)(whole(_own_rows))
+CUDA.launches("pad_rows", *_REALS, *_HALVES)(whole(_pad_rows))
 CUDA.samples(NeighborSampler, DeviceSampler)
