@@ -6,6 +6,7 @@ a folder of parts. Called by the command.
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from graphweft.data.stored_graph import StoredGraph
 from graphweft.model_of_spec import make_model
 from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
-from graphweft.partitioning.partition import Partition, partition
+from graphweft.partitioning.partition import Partition, check_choice, partition, partition_bytes
 from graphweft.partitioning.report import Exchange
 from graphweft.run import load_dataset, threads_of
+from graphweft.storage.memory_size import shown_bytes
 from graphweft.storage.store import Store, is_store
 from graphweft.train.ranked_full import exchange_of
 from graphweft.train.run_folder import check_folder
@@ -32,6 +34,8 @@ def partition_run(spec: TrainSpec, k: int, method: str, passes: int, out: Path |
     ``out``: an ``.npz`` file for the part of every node, or a folder with one part a rank, for which the features of a
     store are read within ``spec.memory``.
 
+    What the method takes at most is said on standard error before it starts.
+
     Raises: ConfigError or DataError for whatever the caller can set right; MissingPackageError.
     """
     as_folder = out is not None and out.suffix != ".npz"
@@ -40,8 +44,15 @@ def partition_run(spec: TrainSpec, k: int, method: str, passes: int, out: Path |
     with threads_of(spec):
         ds = StoredGraph(Store(spec.data)) if _is_stored(spec) else load_dataset(spec)
         epoch = _epoch(spec, ds)
+        labels = training_labels(ds)
+        check_choice(k, method, passes)  # before anything is said
+        most = partition_bytes(ds.graph, k, method, 0 if labels is None else ds.num_classes)
+        if sys.stderr is not None:
+            held = shown_bytes(ds.graph.csc.indptr.nbytes + ds.graph.csc.indices.nbytes)
+            sys.stderr.write(f"partition: {method} takes up to {shown_bytes(most)} beside the graph's {held}\n")
+            sys.stderr.flush()
         start = time.perf_counter()
-        made = partition(ds.graph, k, method, training_labels(ds), passes=passes, seed=spec.seed, epoch=epoch)
+        made = partition(ds.graph, k, method, labels, passes=passes, seed=spec.seed, epoch=epoch)
         seconds = time.perf_counter() - start
         if out is not None:
             write_parts(ds, made, out, spec.memory) if as_folder else made.save(out)

@@ -89,7 +89,7 @@ def scaling_run(spec: TrainSpec, ranks: int, network: str, plan: Plan) -> list[S
             if count == 1:
                 alone = predict(ds.graph, part, 1, epoch, usual).seconds
                 factor = whole / alone  # of this machine to the one that the usual rates are of
-                names = ("entry", "multiply", "fixed", "row")
+                names = ("entry", "table", "multiply", "fixed", "row")
                 usual = replace(usual, **{name: getattr(usual, name) * factor for name in names})
             found = predict(ds.graph, part, count, epoch, usual)
             terms = (max(found.compute), max(found.halo), found.gradients)

@@ -89,7 +89,7 @@ def prediction(arguments: argparse.Namespace) -> list[Row]:
     model = getattr(gw.nn, arguments.model.upper()).for_data(ds, arguments.hidden, num_layers=arguments.layers)
     epoch = exchange_of(model, ds.labelled("train"), "exact", ds.x)
     made = {}
-    for method in ("metis", "multilevel", "components", "greedy", "gap", "random"):
+    for method in arguments.methods.split(","):
         try:
             made[method] = parted(arguments, ds, method)
         except gw.errors.GraphError as failure:
@@ -328,6 +328,7 @@ def main() -> None:
     parser.add_argument("--method", default="gap")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--methods", default="metis,multilevel,components,greedy,gap,random")  # of prediction
     parser.add_argument("--kept")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

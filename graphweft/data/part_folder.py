@@ -25,6 +25,8 @@ from graphweft.data.part_format import PartInfo, PartManifest, crc_of, laid_out
 from graphweft.data.store_writes import opened, settle, sync_folder, write_all, write_text
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.graph.graph import Graph
+from graphweft.partitioning import multilevel
+from graphweft.partitioning.multilevel import first_places
 from graphweft.partitioning.partition import Partition
 from graphweft.partitioning.report import row_ranges
 from graphweft.storage.feature import SparseFeatures
@@ -33,7 +35,7 @@ from graphweft.storage.store import Store, is_store, partial_of
 from graphweft.storage.store_format import MANIFEST, SPLIT_BITS, itemsize
 
 _LEAST = 16 << 20  # bytes for rows on their way
-_NODE, _EDGE = 40, 33  # bytes of a node of the graph, and of an edge of the largest part, while parts are cut out
+_NODE, _EDGE = 48, 33  # bytes of a node of the graph, and of an edge of the largest part, while parts are cut out
 
 
 def write_parts(
@@ -70,7 +72,7 @@ def write_parts(
     partial = partial_of(folder)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    cut = _Cut(made.graph, made.part.long(), made.k)
+    cut = _Cut(made.graph, made.part.long(), made.k, _order(made.graph, room))
     infos = tuple(_write_part(partial, number, ds, cut, room) for number in range(made.k))
     manifest = PartManifest(
         ds.name, made.graph.num_nodes, made.graph.num_edges, ds.num_features, ds.num_classes, ds.task,
@@ -120,11 +122,22 @@ def _room(ds: Dataset, made: Partition, budget: int) -> int:
     return budget - held
 
 
-class _Cut:
-    """Where every node lies: its own part, and the place there."""
+def _order(graph: Graph, room: int) -> Tensor | None:
+    """An order in which neighbours stand together, where that pays and ``room`` bytes suffice; else None."""
+    if graph.num_edges < multilevel.WORTH_ORDERING or multilevel.order_bytes(graph.num_nodes) > room:
+        return None
+    return multilevel.neighbours_together(graph.csc, multilevel.CELL)
 
-    def __init__(self, graph: Graph, part: Tensor, k: int) -> None:
-        self.graph, self.part, csc = graph, part, graph.csc
+
+class _Cut:
+    """Where every node lies: its own part, and the place there.
+
+    ``order``: in which nodes of a part stand, interior and boundary apart, and ghosts then in that of their readers;
+    None: both by id.
+    """
+
+    def __init__(self, graph: Graph, part: Tensor, k: int, order: Tensor | None) -> None:
+        self.graph, self.part, csc, self._by_id = graph, part, graph.csc, order is None
         degrees = csc.indptr.diff()
         self.degrees = degrees.float()  # self-loops left out
         bound = torch.zeros(graph.num_nodes, dtype=torch.bool)
@@ -133,7 +146,9 @@ class _Cut:
             src = csc.indices[int(csc.indptr[low]) : int(csc.indptr[high])].long()
             bound[dst[part[src] != part[dst]]] = True
             self.degrees -= torch.bincount(dst[src == dst], minlength=graph.num_nodes)
-        order = torch.argsort(2 * part + bound, stable=True)
+        group = 2 * part + bound
+        order = torch.argsort(group, stable=True) if order is None else order[torch.argsort(group[order], stable=True)]
+        del group
         sizes = torch.bincount(part, minlength=k)
         first = torch.zeros(k + 1, dtype=torch.int64)
         torch.cumsum(sizes, 0, out=first[1:])
@@ -156,6 +171,8 @@ class _Cut:
         seen[sources.long()] = True
         seen[own] = False
         ghosts = seen.nonzero().reshape(-1)
+        if not self._by_id:
+            ghosts = ghosts[torch.argsort(first_places(sources, self.graph.num_nodes)[ghosts])]
         ghosts = ghosts[torch.argsort(self.part[ghosts], stable=True)]
         ids = torch.cat([own, ghosts])
         local = torch.empty(self.graph.num_nodes, dtype=torch.int32)

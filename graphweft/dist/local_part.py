@@ -16,6 +16,8 @@ from graphweft.dist.ranks import Ranks
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import Block, DrawnEdges
 from graphweft.graph.graph import Graph
+from graphweft.partitioning import multilevel
+from graphweft.partitioning.partition import undirected
 
 _WORTH = 4  # the interior is computed apart where at least one in so many edges ends there
 
@@ -24,11 +26,13 @@ class LocalPart:
     """What one rank has of a graph, and what the computation of its rows reads.
 
     Attributes:
-        own: int64 ids of its nodes: the interior ascending, then the boundary ascending; without ``splits`` those of
-            ``first`` ascending, then the others.
+        own: int64 ids of its nodes: the interior, then the boundary; without ``splits`` those of ``first``, then the
+            others. Among these they ascend, or, in a large part of a graph that all ranks have, neighbours stand
+            together.
         targets: int64 ids of the own nodes that rows are computed for, in the same order; ``own`` where all are.
         interior: How many of the targets, in front, have in-edges from own nodes alone; 0 without ``splits``.
-        ghosts: int64 ids of other ranks' nodes with an edge into a target, rank by rank, ascending within one.
+        ghosts: int64 ids of other ranks' nodes with an edge into a target, rank by rank; within one they ascend, or
+            stand in the order of the targets that read them.
         block: In-edges of the targets; sources are ``own[near]``, then ``ghosts``.
         near: int64 places in ``own`` of what the targets read, the targets first.
         reads_all: Whether ``near`` is every place in order.
@@ -70,6 +74,8 @@ class LocalPart:
             chosen[rows] = True
             chosen &= self._mine
         ids = chosen.nonzero().reshape(-1)
+        if base is None and home is None:
+            ids = self._together(ids)
         if not splits:  # in the order of the base
             ids = _in_front(ids, first) if base is None else base.own[chosen[base.own]]
         indptr, sources = self._in_edges(ids)
@@ -79,6 +85,8 @@ class LocalPart:
         seen = torch.zeros_like(self._mine)
         seen[sources[foreign].long()] = True
         ghosts = seen.nonzero().reshape(-1)
+        if not _ascend(ids):
+            ghosts = ghosts[torch.argsort(multilevel.first_places(sources[foreign], graph.num_nodes)[ghosts])]
         self.ghosts = ghosts[torch.argsort(owner[ghosts], stable=True)]
         self.borrowed = torch.bincount(owner[ghosts].long(), minlength=ranks.size).tolist()
         place = torch.empty(graph.num_nodes, dtype=torch.int64)
@@ -120,6 +128,19 @@ class LocalPart:
         rows = self.all_lent.int()
         places = torch.arange(rows.numel(), dtype=torch.int32)
         return Adjacency.from_coo(rows, places, self.own.numel(), rows.numel())
+
+    def _together(self, ids: Tensor) -> Tensor:
+        """``ids``, ascending, so that neighbours among them stand together, where that saves reading."""
+        indptr, sources = self._in_edges(ids)
+        if sources.numel() < multilevel.WORTH_ORDERING:
+            return ids
+        inside = self._mine.index_select(0, sources)
+        ends = torch.cat([torch.zeros(1, dtype=torch.int64), inside.cumsum(0)])[indptr]
+        place = torch.empty(self._graph.num_nodes, dtype=sources.dtype)
+        place[ids] = torch.arange(ids.numel(), dtype=sources.dtype)
+        own = Graph.from_adjacency(Adjacency(ends, place[sources[inside]], None, ids.numel()))
+        del inside, place, sources
+        return ids[multilevel.neighbours_together(undirected(own).csc, multilevel.CELL)]
 
     def _with_interior_first(self, ids: Tensor, indptr: Tensor, foreign: Tensor) -> tuple[Tensor, int]:
         """Nodes with own sources alone, then the others; how many the first are. ``foreign``: by in-edge of ``ids``."""
@@ -198,8 +219,12 @@ class LocalPart:
         return wanted
 
 
+def _ascend(ids: Tensor) -> bool:
+    return bool((ids[1:] > ids[:-1]).all())
+
+
 def _in_front(ids: Tensor, first: Tensor | None) -> Tensor:
-    """``ids``, ascending, with those that are in ``first`` in front."""
+    """``ids`` with those that are in ``first`` in front."""
     if first is None:
         return ids
     named = torch.isin(ids, first)

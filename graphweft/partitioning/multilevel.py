@@ -47,6 +47,9 @@ _MARGIN = 0.8  # of the distance: the spread that parts may have, which bounds i
 _TIGHTER = 5  # times that the limit is lowered where the distance is above what was asked for
 _SETTLED = 0.002  # share of nodes that move when a level is done
 _MOST_ENTRIES = 1 << 26  # of the graph between clusters; beyond, a sample of them
+CELL = 2048  # nodes that stand together: their rows of 32 columns are in a core's own cache
+WORTH_ORDERING = 1 << 18  # edges from which on an order of the nodes pays: the rows of fewer are in the cache
+_ENTRIES_OF_ORDER = 1 << 20  # of a piece, and of the graph between clusters, where only an order is wanted
 _NODE_BYTES = 64  # labels, clusters and their weights, sums, parts, and their copies while a level is made
 ENTRY_BYTES = 64  # of an entry between clusters while equal ones are put together
 
@@ -88,6 +91,26 @@ class InMemory:
     def pieces(self) -> Iterator[tuple[int, Adjacency]]:
         """All rows."""
         yield 0, self.csc
+
+
+@dataclass(frozen=True)
+class _InPieces(InMemory):
+    """A graph in memory, in pieces of so many neighbours, so that what is made of a piece is small."""
+
+    def pieces(self) -> Iterator[tuple[int, Adjacency]]:
+        """Some rows at a time."""
+        ends, first = self.csc.indptr, 0
+        while first < self.csc.num_rows:
+            begin = int(ends[first])
+            last = int(torch.searchsorted(ends, begin + _ENTRIES_OF_ORDER, right=True)) - 1
+            last = min(max(last, first + 1), self.csc.num_rows)
+            yield (
+                first,
+                Adjacency(
+                    ends[first : last + 1] - begin, self.csc.indices[begin : int(ends[last])], None, self.csc.num_cols
+                ),
+            )
+            first = last
 
 
 @dataclass(frozen=True)
@@ -140,9 +163,7 @@ def multilevel(
         >>> len(set(part[:3].tolist())), len(set(part[3:].tolist()))
         (1, 1)
     """
-    nodes = structure.num_nodes
-    if nodes >= 2**31:
-        raise ConfigError(f"partition: expected up to {2**31 - 1} nodes, got {nodes}; prepare has hash and range")
+    nodes = _counted(structure)
     if nodes == 0:
         return torch.empty(0, dtype=torch.int32)
     limits = _Limits(nodes, k, labels, distance)
@@ -167,6 +188,56 @@ def multilevel(
         _refine(finest, limits, state)
     _tighten(finest, limits, state)
     return torch.from_numpy(state.part)
+
+
+def neighbours_together(csc: Adjacency, most: int) -> Tensor:
+    """An order of the nodes in which neighbours stand near each other; int64 (N,), a permutation.
+
+    ``csc``: in-edges by node; best of a symmetric graph.
+
+    Nodes of a cluster follow each other, clusters of a larger cluster as well; none has more than ``most`` nodes. Sums
+    over edges then read rows that are in the cache.
+
+    Raises: ConfigError for 2^31 nodes or more.
+
+    Example:
+        >>> from graphweft.graph.graph import Graph
+        >>> pairs = Graph([0, 1, 2, 3], [3, 2, 1, 0])
+        >>> neighbours_together(pairs.csc, 2).tolist() in ([0, 3, 1, 2], [1, 2, 0, 3])
+        True
+    """
+    structure = _InPieces(csc)
+    limits = _Limits(_counted(structure), 1, None, 1.0)
+    limits.cluster_weight[:] = most
+    level, cluster, keys = _Level(structure, limits.labels), np.arange(csc.num_rows), []
+    while level.num_nodes:
+        coarser, of = _coarser(level, limits, _ENTRIES_OF_ORDER)
+        if coarser.num_nodes > _STOP * level.num_nodes:
+            break
+        cluster = of[cluster]
+        keys.append(cluster)
+        level = coarser
+    return torch.from_numpy(np.lexsort(keys)) if keys else torch.arange(csc.num_rows)
+
+
+def first_places(ids: Tensor, count: int) -> Tensor:
+    """int64 (count,): where each of ``count`` ids stands first in ``ids``; its length for others.
+
+    Example:
+        >>> first_places(torch.tensor([2, 0, 2]), 4).tolist()
+        [1, 3, 0, 3]
+    """
+    places = torch.full((count,), ids.numel())
+    return places.scatter_reduce_(0, ids.long(), torch.arange(ids.numel()), "amin")
+
+
+def _counted(structure: Structure) -> int:
+    """Nodes. Raises: ConfigError."""
+    if structure.num_nodes >= 2**31:
+        raise ConfigError(
+            f"partition: expected up to {2**31 - 1} nodes, got {structure.num_nodes}; prepare has hash and range"
+        )
+    return structure.num_nodes
 
 
 class _Limits:
@@ -407,6 +478,11 @@ def _mean_degree(level: _Level, limits: _Limits) -> float:
     return weight / limits.nodes
 
 
+def order_bytes(nodes: int) -> int:
+    """What :func:`neighbours_together` takes beside the structure."""
+    return _NODE_BYTES * nodes + ENTRY_BYTES * 2 * _ENTRIES_OF_ORDER
+
+
 def multilevel_bytes(nodes: int, k: int, classes: int) -> int:
     """Bytes that are held for nodes and parts, beside a piece and the graph between clusters.
 
@@ -422,4 +498,7 @@ def _at(array: NDArray[Any] | None) -> int | None:
     return None if array is None else array.ctypes.data
 
 
-__all__ = ["ENTRY_BYTES", "TOLERANCE", "InMemory", "Structure", "multilevel", "multilevel_bytes"]
+__all__ = [
+    "CELL", "ENTRY_BYTES", "TOLERANCE", "WORTH_ORDERING", "InMemory", "Structure", "first_places", "multilevel",
+    "multilevel_bytes", "neighbours_together", "order_bytes",
+]  # fmt: skip

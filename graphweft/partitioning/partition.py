@@ -26,7 +26,7 @@ from graphweft.graph import edit
 from graphweft.graph.graph import Graph
 from graphweft.partitioning.hierarchy import hierarchical
 from graphweft.partitioning.metis import metis
-from graphweft.partitioning.multilevel import InMemory, multilevel
+from graphweft.partitioning.multilevel import InMemory, multilevel, multilevel_bytes
 from graphweft.partitioning.packing import components, greedy, packed_components
 from graphweft.partitioning.report import Comparison, Exchange, Prediction, Rates, predict
 from graphweft.partitioning.streaming import gap
@@ -209,12 +209,7 @@ def partition(
     """
     if not isinstance(graph, Graph) or not graph.is_square:
         raise GraphError(f"partition: expected a graph over one set of nodes, got {graph!r}")
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k < 2**30:
-        raise ConfigError(f"partition: expected k from 1 to {2**30 - 1}, got {k!r}")
-    if method not in ALL_METHODS:
-        raise ConfigError(f"partition: expected method as one of {', '.join(ALL_METHODS)}, got {method!r}")
-    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
-        raise ConfigError(f"partition: expected passes >= 1, got {passes!r}")
+    check_choice(k, method, passes)
     if not isinstance(balance, int | float) or not 0 < balance < float("inf"):
         raise ConfigError(f"partition: expected balance above 0, got {balance!r}")
     if not isinstance(distance, int | float) or not 0 < distance <= 1:
@@ -230,6 +225,40 @@ def partition(
     part, made_by, phases = _assign(graph, k, method, asked)
     phases = phases or ((made_by, time.perf_counter() - begun),)
     return Partition(graph, part, k, made_by, labels, phases)
+
+
+_TURNED, _METIS, _CLUSTERED, _NODE = 20, 160, 32, 48  # bytes: of edges in both directions, and beside them
+
+
+def partition_bytes(graph: Graph, k: int, method: str, classes: int = 0) -> int:
+    """The most that :func:`partition` takes beside the graph, roughly; ``classes``: of its labels.
+
+    Example:
+        >>> ring = Graph([0, 1, 2, 3], [1, 2, 3, 0])
+        >>> partition_bytes(ring, 2, "random") < partition_bytes(ring, 2, "gap") < partition_bytes(ring, 2, "metis")
+        True
+    """
+    nodes, entries = graph.num_nodes, graph.num_edges
+    if method == "random":
+        return _NODE * nodes
+    turned = 0 if graph.is_symmetric else _TURNED * entries
+    entries = entries if graph.is_symmetric else 2 * entries
+    most = _NODE * nodes
+    if method in ("multilevel", "auto"):
+        most += multilevel_bytes(nodes, k, classes) + _CLUSTERED * entries
+    if method in ("metis", "hierarchical", "auto"):
+        most = max(most, _NODE * nodes + _METIS * entries)
+    return turned + most
+
+
+def check_choice(k: int, method: str, passes: int) -> None:
+    """There are so many parts, such a method and so many passes. Raises: ConfigError."""
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k < 2**30:
+        raise ConfigError(f"partition: expected k from 1 to {2**30 - 1}, got {k!r}")
+    if method not in ALL_METHODS:
+        raise ConfigError(f"partition: expected method as one of {', '.join(ALL_METHODS)}, got {method!r}")
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
+        raise ConfigError(f"partition: expected passes >= 1, got {passes!r}")
 
 
 class _Asked(NamedTuple):

@@ -82,14 +82,14 @@ class Rates:
     """What a rank and the network do in a second.
 
     Defaults are those of one core of an Intel server with 512-bit vectors while another core computes as well, and of
-    two ranks on one host, fitted to epochs of a GCN of three layers on the parts of five methods of the twins of
-    ogbn-arxiv, ogbn-products (0.1), Flickr and Cora: all 20 within 12 %. A core of an AMD server of 2023 took 0.7 of
-    the seconds.
+    two ranks on one host, fitted to epochs of a GCN of three layers on parts of the twins of ogbn-arxiv and
+    ogbn-products (0.1), whose neighbours stand together. A core of an AMD server of 2023 took 0.7 of the seconds.
 
     Attributes:
         latency: Seconds of a message (alpha).
         seconds_per_byte: Of a link, each way at once (1 / bandwidth, beta), packing and adding up included.
-        entry: Seconds for one column of one in-edge, once; every row counts as one more.
+        entry: Seconds for one column of one in-edge, once, whose source is in the cache.
+        table: Seconds for one column of a row that a sum over edges reads from memory or writes, once.
         multiply: Seconds of a multiplication and an addition in a dense product.
         fixed: Seconds a layer takes whatever its size, forward and backward: Python, sums, the update.
         row: Seconds for one column of a row that is read and written once more: gradients that come home, the loss.
@@ -97,7 +97,8 @@ class Rates:
 
     latency: float = 2.9e-5
     seconds_per_byte: float = 8e-10
-    entry: float = 2.07e-10
+    entry: float = 6e-11
+    table: float = 4.5e-10
     multiply: float = 1.75e-11
     fixed: float = 4.4e-4
     row: float = 5.8e-10
@@ -173,7 +174,8 @@ def predict(graph: Graph, part: Tensor, k: int, epoch: Exchange, rates: Rates | 
         ends = index == len(epoch.widths) - 1
         pairs, into, rows = (last, last_edges, last_nodes) if ends else (whole, edges, nodes)
         if index:  # sums of the features are the same in every epoch
-            compute += 2 * rates.entry * width * (into + rows) + rates.row * width * nodes
+            read = rows + nodes + pairs.sum(1)  # rows of the result, own rows and ghosts
+            compute += 2 * width * (rates.entry * into + rates.table * read) + rates.row * width * nodes
             size, pairs = row_bytes(epoch.halo, width), rows_sent(epoch.halo, pairs)
             most = torch.maximum(pairs.sum(0), pairs.sum(1))  # both ways at once
             messages = torch.maximum((pairs > 0).sum(0), (pairs > 0).sum(1))

@@ -348,11 +348,16 @@ class LossCells:
 
 
 def cross_entropy_cells(
-    logits: torch.Tensor, y: torch.Tensor, rows: torch.Tensor | None, want_grad: bool, over: bool = False
+    logits: torch.Tensor,
+    y: torch.Tensor,
+    rows: torch.Tensor | None,
+    want_grad: bool,
+    over: bool = False,
+    share: float = 1.0,
 ) -> tuple[LossCells, torch.Tensor | None]:
     """The kernel of :func:`cross_entropy` for what that has checked: contiguous float32 logits, int64 labels.
 
-    ``over``: the gradient is written over the logits.
+    ``over``: the gradient is written over the logits. ``share``: by which it is multiplied.
     """
     n, c = logits.shape
     y = y.contiguous()
@@ -368,7 +373,7 @@ def cross_entropy_cells(
         _native.pointer(listed),
         count,
         y.data_ptr(),
-        1.0 / count,
+        share / count,
         _native.pointer(grad),
         c if grad is None else grad.stride(0),
         ctypes.byref(cells.total),
@@ -388,22 +393,6 @@ def _torch_cross_entropy(
         grad = torch.autograd.grad(loss, leaf)[0] if want_grad else None
     correct = int((picked.detach().argmax(1) == labels).sum())
     return loss.detach(), correct, grad
-
-
-def mean_cross_entropy(logits: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean softmax cross entropy, and its gradient by the logits: tensors alone, so no device is waited for.
-
-    Shape: logits (n, c), y (n,) int64 -> (), (n, c).
-
-    Example:
-        >>> loss, grad = mean_cross_entropy(torch.zeros(1, 4), torch.tensor([0]))
-        >>> round(loss.item(), 4), grad.tolist()
-        (1.3863, [[-0.75, 0.25, 0.25, 0.25]])
-    """
-    logs = torch.log_softmax(logits, 1)
-    is_label = torch.arange(logits.shape[1], device=logits.device) == y.unsqueeze(1)
-    loss = -(logs * is_label).sum() / logits.shape[0]
-    return loss, (logs.exp() - is_label.to(logs.dtype)) / logits.shape[0]
 
 
 def argmax_rows(x: torch.Tensor) -> torch.Tensor:

@@ -109,10 +109,11 @@ def entry_loss_cells(
     known: int,
     want_grad: bool = True,
     over: bool = False,
+    share: float = 1.0,
 ) -> tuple[EntryCells, Tensor | None]:
     """The kernel of :func:`entry_loss` for what that has checked, with ``known`` entries; both matrices contiguous.
 
-    ``over``: the gradient is written over the outputs.
+    ``over``: the gradient is written over the outputs. ``share``: by which it is multiplied.
     """
     n, c = outputs.shape
     listed = None if rows is None else rows.contiguous()
@@ -128,7 +129,7 @@ def entry_loss_cells(
         0 if listed is None else listed.shape[0],
         labels.data_ptr(),
         labels.stride(0),
-        1.0 / max(known, 1),
+        share / max(known, 1),
         _native.pointer(grad),
         c if grad is None else grad.stride(0),
         ctypes.byref(cells.total),

@@ -57,7 +57,7 @@ class OwnLoss(Target):
             gradient = torch.autograd.grad(loss, leaf)[0]
         return loss.detach(), gradient
 
-    def recorded(self, y: Tensor, rows: Tensor | None) -> tuple[Recorded, list[Any]]:
+    def recorded(self, y: Tensor, rows: Tensor | None, share: float = 1.0) -> tuple[Recorded, list[Any]]:
         """A call of Python among native ones, in which torch may compute."""
 
         def call(outputs: Tensor, over: bool) -> tuple[Cells, Tensor]:
@@ -65,7 +65,7 @@ class OwnLoss(Target):
 
             def compute() -> int:
                 cells.loss, found = self.loss(outputs, y, rows)
-                gradient.copy_(found)
+                gradient.copy_(found if share == 1.0 else found * share)
                 return 0
 
             if recorder.calls is not None:

@@ -194,17 +194,23 @@ class RankedFullBatch(FullBatch):
                 gradient = torch.zeros_like(logits).index_add_(0, places, gradient)
             loss = float(found) * share
         gradient = torch.zeros_like(logits) if gradient is None else gradient
+        begun = self._begin_loss(loss) if self._whole is None else None  # it travels while layers go backward
         with span("backward", "backward"), self._sums.during_backward() if self._whole is None else nullcontext():
             backward_from(logits, gradient)
         settle(self._begun)
-        return self._summed(loss)
+        return self._summed(loss, begun)
 
-    def _summed(self, loss: float) -> Tensor:
-        """The loss of all ranks, shape (), once all gradients are sums."""
+    def _begin_loss(self, loss: float) -> tuple[Tensor, Callable[[], None]]:
+        """The sum of losses, shape (1,), and what waits for it."""
+        total = torch.tensor([loss])
+        return total, self.ranks.begin_add_up(total)
+
+    def _summed(self, loss: float, begun: tuple[Tensor, Callable[[], None]] | None = None) -> Tensor:
+        """The loss of all ranks, shape (), once all gradients are sums. ``begun``: its sum, where it is under way."""
         self.ranks.at(f"full batch {self._epoch}: sum of losses")
         if self._whole is None:
-            total = torch.tensor([loss])
-            self.ranks.add_up(total)
+            total, finish = begun or self._begin_loss(loss)
+            finish()
             found = total[0]
         else:
             found = self._whole.add(loss)
@@ -235,8 +241,8 @@ class RankedFullBatch(FullBatch):
         parts = [*[self.part] * (len(model.layers) - 1), last]
         labels = self.ds.y[self._mine]
         self._share = self.target.weight(labels) / max(self._weight, 1)
-        loss = self.target.recorded(labels, None)
-        return RankedStep.of(model, parts, self._features(), self.edge_data.inputs, loss, self._share)
+        loss = self.target.recorded(labels, None, self._share)
+        return RankedStep.of(model, parts, self._features(), self.edge_data.inputs, loss)
 
     def _stepped(self) -> Tensor:
         """Gradients by the tape, or call by call where somebody wants to see the calls; the loss, shape ()."""

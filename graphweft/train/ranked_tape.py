@@ -47,6 +47,10 @@ def _pieces(model: Stack, parts: Sequence[LocalPart], first: Any, edges: EdgeInp
         with once(), owning(*([first] if index == 0 else [])), torch.enable_grad():
             arguments = replace(model.layer_arguments(index, part.block, given, edges), training=True)
             piece = Piece.of(model.layer_function(index), arguments)
+        if (
+            index and arguments.x is not given
+        ):  # as typed layers, which sort rows by type: a step's rows come as they lie
+            return None
         if piece is None or (index and "x" not in piece.plan.tensors):
             return None
         found.append(piece)
@@ -59,14 +63,11 @@ class RankedStep:
     Args:
         parts: That of every layer.
         pieces: The layers' plans.
-        loss: As :meth:`graphweft.train.target.Target.recorded` gives it.
-        share: By which the gradient of the loss is multiplied.
+        loss: As :meth:`graphweft.train.target.Target.recorded` gives it, with this rank's share of all rows.
     """
 
-    def __init__(
-        self, parts: Sequence[LocalPart], pieces: list[Piece], loss: tuple[Recorded, list[Any]], share: float
-    ) -> None:
-        self._parts, self._pieces, self._share = parts, pieces, share
+    def __init__(self, parts: Sequence[LocalPart], pieces: list[Piece], loss: tuple[Recorded, list[Any]]) -> None:
+        self._parts, self._pieces = parts, pieces
         self._loss, self._read = loss
         self._travels = False
 
@@ -78,11 +79,10 @@ class RankedStep:
         first: Any,
         edges: EdgeInputs | None,
         loss: tuple[Recorded, list[Any]],
-        share: float,
     ) -> RankedStep | None:
         """None for layers that take another way. ``first``: features of the first part's rows."""
         pieces = _pieces(model.train(), parts, first, edges)
-        return None if pieces is None else cls(parts, pieces, loss, share)
+        return None if pieces is None else cls(parts, pieces, loss)
 
     def record(self) -> Tape | None:
         """The step as a tape; None where it cannot be one. Nothing travels meanwhile."""
@@ -115,7 +115,6 @@ class RankedStep:
             rows = self._forward()
         with span("loss", "loss"):
             cells, gradient = self._loss(rows, self._pieces[-1].plan.forgets("out"))
-            gradient.mul_(self._share)
         with span("backward", "backward"):
             return cells, self._backward(gradient)
 

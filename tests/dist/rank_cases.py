@@ -21,7 +21,9 @@ from graphweft._memory import POOL
 from graphweft._trace import Recorder, recording
 from graphweft.data.part_dataset import PartDataset
 from graphweft.data.part_folder import write_parts
+from graphweft.partitioning import multilevel
 from graphweft.partitioning.partition import Partition, partition
+from graphweft.train import ranked_full
 
 
 class MeanLayer(gw.MessagePassing):
@@ -199,9 +201,12 @@ def any_model(name: str, halo: str = "exact", ranks: gw.dist.Ranks | None = None
 
 
 def anything(folder: Path, *names: str) -> None:
-    """Trains every model of :func:`any_model` on full batches."""
-    ranks = gw.dist.Ranks.join()
+    """Trains every model of :func:`any_model` on full batches; typed graphs in random parts, which mix the types."""
+    ranks, owners = gw.dist.Ranks.join(), ranked_full.owners
+    draws = torch.randint(ranks.size, (typed_dataset().num_nodes,), generator=torch.Generator().manual_seed(5))
     for name in names:
+        is_typed = name.split("-")[0] in ("RGCN", "HGT")
+        ranked_full.owners = (lambda ranks, graph, epoch: draws) if is_typed else owners
         trainer = any_model(name, ranks=ranks)
         trainer.fit(10)
         told = {"bytes": trainer.exchanged()["bytes_sent_per_epoch"], "own": trainer._batch.part.own}
@@ -297,8 +302,10 @@ def train(folder: Path, *names: str) -> None:
 
 
 def full(folder: Path, *names: str) -> None:
-    """Trains every model on full batches."""
+    """Trains every model on full batches; of three ranks neighbours stand together, as in a large part."""
     ranks = gw.dist.Ranks.join()
+    if ranks.size == 3:
+        multilevel.WORTH_ORDERING, multilevel.CELL = 0, 16
     for name in names:
         trainer = full_trainer(name, ranks)
         trainer.fit(4)

@@ -12,6 +12,7 @@ import graphweft as gw
 from graphweft.dist.local_part import LocalPart
 from graphweft.dist.ranks import Ranks
 from graphweft.nn.edges import EdgeInputs
+from graphweft.partitioning import multilevel
 from graphweft.runtime.hoisted import HoistedValues
 
 
@@ -47,10 +48,16 @@ def _oracle(graph: gw.Graph, x: torch.Tensor, model: gw.nn.GCNConv) -> torch.Ten
     return scale[:, None] * (a @ (scale[:, None] * x)) @ model.weight.double() + model.bias.double()
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("count", [5, 50])
-def test_parts_have_the_rows_and_gradients_of_the_whole_graph(count: int, sparse: bool) -> None:
-    """Whole parts and parts for few or most nodes, which read some own rows or all as they lie."""
+def test_parts_have_the_rows_and_gradients_of_the_whole_graph(
+    count: int, sparse: bool, together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole parts and parts for few or most nodes, which read some own rows or all as they lie, in either order."""
+    if together:
+        monkeypatch.setattr(multilevel, "WORTH_ORDERING", 0)
+        monkeypatch.setattr(multilevel, "CELL", 8)
     ends = power_law_edges(60, 400, seed=2)
     src, dst, nodes = torch.as_tensor(ends[0]), torch.as_tensor(ends[1]), ends[2]
     src, dst = torch.cat([src, src[:9]]), torch.cat([dst, src[:9]])  # with self-loops
@@ -58,8 +65,11 @@ def test_parts_have_the_rows_and_gradients_of_the_whole_graph(count: int, sparse
     wanted = torch.randperm(nodes, generator=torch.Generator().manual_seed(1))[:count]
     part = LocalPart(Ranks(), graph, torch.zeros(nodes, dtype=torch.int64), splits=False, first=wanted)
     few = part.restricted(wanted)
-    assert part.own.tolist() == sorted(wanted.tolist()) + sorted(set(range(nodes)) - set(wanted.tolist()))
-    assert few.targets.tolist() == sorted(wanted.tolist())
+    named, others = sorted(wanted.tolist()), sorted(set(range(nodes)) - set(wanted.tolist()))
+    found = part.own.tolist()
+    assert (found == named + others) != together
+    assert sorted(found[:count]) == named and sorted(found[count:]) == others
+    assert few.targets.tolist() == found[:count]
     targets, pairs = set(few.targets.tolist()), zip(src.tolist(), dst.tolist(), strict=True)
     read = targets | {s for s, d in pairs if d in targets}
     assert few.reads_all == (count == 50) and (len(read) * 4 > nodes * 3) == (count == 50)

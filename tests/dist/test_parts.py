@@ -36,6 +36,7 @@ from graphweft.data.part_format import PartManifest, read_manifest
 from graphweft.data.prepare_store import prepare_store
 from graphweft.dist.launch import launch
 from graphweft.dist.ranks import Ranks
+from graphweft.partitioning import multilevel
 from graphweft.partitioning.partition import partition
 from graphweft.storage.store_format import MANIFEST
 from graphweft.train.part_data import read_part_of
@@ -44,8 +45,12 @@ from graphweft.train.spec import TrainSpec
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Neighbours stand together, as in parts of a large graph."""
     ds = dataset()
-    return write_parts(ds, partition(ds.graph, 3, "gap"), tmp_path_factory.mktemp("parts") / "out")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multilevel, "WORTH_ORDERING", 0)
+        patch.setattr(multilevel, "CELL", 16)
+        return write_parts(ds, partition(ds.graph, 3, "gap"), tmp_path_factory.mktemp("parts") / "out")
 
 
 def test_parts_hold_what_sets_say(folder: Path) -> None:
@@ -58,6 +63,7 @@ def test_parts_hold_what_sets_say(folder: Path) -> None:
         own = found.y.shape[0]
         ids = found.ids
         assert set(ids[:own].tolist()) == set((part == number).nonzero().reshape(-1).tolist())
+        assert int((ids[1:own] < ids[: own - 1]).sum()) > 1  # interior and boundary by id would descend once
         ghosts = {s for s, d in zip(src, dst, strict=True) if part[d] == number and part[s] != number}
         assert set(ids[own:].tolist()) == ghosts and len(ids) == own + len(ghosts)
         assert torch.equal(found.owner, part[ids].long())

@@ -148,7 +148,7 @@ def test_a_step_that_cannot_be_recorded_is_tried_once(monkeypatch: pytest.Monkey
     last, tried = steps._last, []
     assert last is not None
     loss = steps.target.recorded(ds.y[steps._mine], None)
-    made = RankedStep.of(model, [steps.part, last], steps._features(), steps.edge_data.inputs, loss, 1.0)
+    made = RankedStep.of(model, [steps.part, last], steps._features(), steps.edge_data.inputs, loss)
     assert made is not None
     steps._share = 1.0
     monkeypatch.setattr(steps, "_made_step", lambda: made)

@@ -4,15 +4,17 @@
 
 A case draws a graph, a model and options, and 2, 3 or 4 ranks. Forked children run ``graphweft train``: one process
 alone, then the ranks. In mode full the losses of all epochs agree to 1e-5; in mode mini with ``--rank-reduce ordered``
-losses, scores and parameters have the same bits; without it losses agree to 1e-5, and with SGD parameters do. A case
-that the ranks refuse ends on all of them with status 2 within ten seconds, and rank 0 says why in one line. Lines say
-what went wrong, the last ones sum up.
+losses, scores and parameters have the same bits; without it losses agree to 1e-5, and with SGD parameters do. Where
+they do not, one process runs again, a few times, from parameters that differ in their last bit: a case that moves as
+far by that is "amplified", not wrong. A case that the ranks refuse ends on all of them with status 2 within ten
+seconds, and rank 0 says why in one line. Lines say what went wrong, the last ones sum up.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import shutil
@@ -20,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +36,14 @@ from fraud import fraud_tables
 import graphweft.run  # noqa: F401  # once, for all children
 from graphweft.cli import main as command
 from graphweft.dist.board import Board
+from graphweft.partitioning import multilevel
 from graphweft.train.spec import TYPED
+from graphweft.train.trainer import Trainer
 
 _REFUSED = 10.0  # seconds until all ranks of a refused run have ended
 _LONGEST = 60.0  # of any run
 _WITHIN = 1e-5
+_TRIALS, _LAST_BIT = 6, 2.0**-23  # runs of one process from other last bits
 _MODELS = ("gcn", "sage", "gin", "gat", "gatv2", "cgat", "transformer", "ngcf", "appnp", "gcnii")
 _GRAPHS = (["--data", "cora", "--scale", "0.15"], ["--data", "arxiv", "--scale", "0.003"])
 _GRAPHS += (["--data", "pubmed", "--scale", "0.03"], ["--data", "flickr", "--scale", "0.005"])
@@ -112,8 +117,17 @@ def _random_options(draw: random.Random, model: str, ordered: bool, labels: str)
     return words
 
 
-def forked(commands: Sequence[Sequence[str]], folder: Path) -> list[tuple[int | None, str, float]]:
-    """Every command as a rank of one group, or as one process; status, standard error and seconds; None: no end."""
+def forked(
+    commands: Sequence[Sequence[str]],
+    folder: Path,
+    moved: int | None = None,
+    watch: Callable[[list[int]], None] = lambda living: None,
+) -> list[tuple[int | None, str, float]]:
+    """Every command as a rank of one group, or as one process; status, standard error and seconds; None: no end.
+
+    ``moved``: draws the last bits of the parameters that training begins with. ``watch`` is called with the processes
+    that live, again and again.
+    """
     folder.mkdir()
     size, begun = len(commands), time.monotonic()
     Board.create(folder / "board", size)
@@ -123,6 +137,8 @@ def forked(commands: Sequence[Sequence[str]], folder: Path) -> list[tuple[int | 
         child = os.fork()
         if child == 0:
             os.environ.update(environment)
+            if moved is not None:
+                _move_last_bits(moved)
             _run(words, folder, rank)
         children[child] = rank
     ended: dict[int, tuple[int | None, float]] = {}
@@ -137,7 +153,8 @@ def forked(commands: Sequence[Sequence[str]], folder: Path) -> list[tuple[int | 
                 os.waitpid(child, 0)
                 ended[rank] = None, time.monotonic() - begun
             break
-        time.sleep(0.02)
+        watch(list(children))
+        time.sleep(0.01)
     texts = [(folder / f"errors-{rank}").read_text() for rank in range(size)]
     return [(ended[rank][0], texts[rank], ended[rank][1]) for rank in range(size)]
 
@@ -155,29 +172,42 @@ def _run(words: Sequence[str], folder: Path, rank: int) -> None:
         os._exit(status)
 
 
-def apart(kind: str, words: Sequence[str], one: Path, many: Path) -> str:
-    """What differs between two run folders, empty where nothing does that should not."""
+def _move_last_bits(seed: int) -> None:
+    """Trainers of this process begin with parameters whose last bit is another."""
+    fit, generator = Trainer.fit, torch.Generator().manual_seed(seed)
+
+    def moved(self: Trainer, *given: Any, **more: Any) -> Any:
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                draws = torch.randint(-1, 2, parameter.shape, generator=generator)
+                parameter.mul_(1 + _LAST_BIT * draws)
+        return fit(self, *given, **more)
+
+    Trainer.fit = moved  # type: ignore[method-assign]
+
+
+def difference(kind: str, words: Sequence[str], one: Path, many: Path) -> tuple[str, float]:
+    """What differs most between two run folders, and by how much; infinite where bits or columns should be the same."""
     a, b = ([json.loads(line) for line in (at / "metrics.jsonl").read_text().splitlines()] for at in (one, many))
     timed = [name for name in a[0] if name.endswith("seconds") or name == "time"]
     a, b = ([{n: v for n, v in row.items() if n not in timed} for row in rows] for rows in (a, b))
     if [list(row) for row in a] != [list(row) for row in b]:
-        return "other columns or epochs"
+        return "other columns or epochs", math.inf
     models = [torch.load(at / "last.pt", weights_only=True)["model"] for at in (one, many)]
     if "ordered" in words:
         unlike = [name for name, tensor in models[0].items() if not models[1][name].equal(tensor)]
-        return f"other bits: {unlike or ''} {a[-1]} {b[-1]}" if unlike or a != b else ""
+        return f"other bits: {unlike or ''} {a[-1]} {b[-1]}", math.inf if unlike or a != b else 0.0
     losses = [abs(x["loss"] - y["loss"]) / max(abs(x["loss"]), 1e-3) for x, y in zip(a, b, strict=True)]
-    if kind in ("full", "typed"):
-        return f"losses differ by {max(losses):.1e}: {losses}" if not max(losses) <= _WITHIN else ""
-    if "sgd" not in words:  # others divide gradients by themselves: where these are nothing but noise, so are steps
-        return f"losses differ by {max(losses):.1e}: {losses}" if not max(losses) <= _WITHIN else ""
+    # optimisers but SGD divide gradients by themselves: where these are nothing but noise, so are steps
+    if kind in ("full", "typed") or "sgd" not in words:
+        return f"losses differ by {max(losses):.1e}: {losses}", max(losses)
     gaps = {name: float((models[1][name] - tensor).abs().max()) for name, tensor in models[0].items()}
     most = max(gaps, key=lambda name: gaps[name])
-    return f"{most} differs by {gaps[most]:.1e}, losses by {max(losses):.1e}" if not gaps[most] <= _WITHIN else ""
+    return f"{most} differs by {gaps[most]:.1e}, losses by {max(losses):.1e}", gaps[most]
 
 
 def try_case(case: dict[str, Any], folder: Path) -> tuple[str, str]:
-    """How a case ended: "same", "refused" by ranks, "invalid" for one process or "wrong", and what was said."""
+    """How a case ended: "same", "amplified", "refused" by ranks, "invalid" for one, "wrong"; and what was said."""
     words = ["train", *case["words"], "--threads", "1", "--quiet"]
     if case["tables"] is not None:
         words += _tables(folder)
@@ -191,13 +221,29 @@ def try_case(case: dict[str, Any], folder: Path) -> tuple[str, str]:
     ended = forked([words] * case["ranks"], folder / "ranks")
     statuses, seconds = [one[0] for one in ended], max(one[2] for one in ended)
     if statuses == [0] * case["ranks"]:
-        differs = apart(case["kind"], words, folder / "one", folder / "many")
-        return ("wrong" if differs else "same"), differs
+        differs, most = difference(case["kind"], words, folder / "one", folder / "many")
+        if most <= _WITHIN:
+            return "same", ""
+        return ("amplified" if most <= _by_last_bits(case, words, folder) else "wrong"), differs
     told = [text.strip() for _, text, _ in ended]
     good = statuses == [2] * case["ranks"] and len(told[0].splitlines()) == 1 and not any(told[1:])
     if good and seconds <= _REFUSED:
         return "refused", told[0]
     return "wrong", f"statuses {statuses} after {seconds:.1f} s: {told}"
+
+
+def _by_last_bits(case: dict[str, Any], words: Sequence[str], folder: Path) -> float:
+    """Twice how far one process gets from itself where parameters begin with other last bits; 0 for same bits."""
+    if "ordered" in words:
+        return 0.0
+    found = [0.0]
+    for trial in range(_TRIALS):
+        out = folder / f"moved-{trial}"
+        given = [*words, "--threads", "1", "--out", str(out)]
+        ((status, _, _),) = forked([given], folder / f"alone-{trial}", moved=trial)
+        if status == 0:
+            found.append(difference(case["kind"], words, folder / "one", out)[1])
+    return 2 * max(found)
 
 
 def _tables(folder: Path) -> list[str]:
@@ -224,6 +270,7 @@ def try_many(count: int, seed: int, seconds: float = 1e9) -> dict[str, Any]:
         if time.monotonic() > limit:
             break
         case, folder = random_case(random.Random(number)), Path(tempfile.mkdtemp(prefix="graphweft-specs-"))
+        multilevel.WORTH_ORDERING, multilevel.CELL = (0, 16) if number % 2 else (1 << 18, 2048)  # as in large parts
         try:
             ended, text = try_case(case, folder)
         finally:

@@ -131,9 +131,10 @@ def test_sums_are_longer_where_a_rank_has_nothing_to_compute() -> None:
 
 def test_seconds_follow_the_formula() -> None:
     graph, part = rings([4]), torch.tensor([0, 0, 1, 1])  # every node has a neighbour on the other side
-    rates = Rates(latency=1.0, seconds_per_byte=0.5, entry=0.25, multiply=0.125, fixed=0.0, row=0.0625)
+    rates = Rates(latency=1.0, seconds_per_byte=0.5, entry=0.25, table=0.5, multiply=0.125, fixed=0.0, row=0.0625)
     found = predict(graph, part, 2, Exchange((3, 2), (6, 4), (8,)), rates)
-    compute = 2 * 0.125 * 6 * 2 + 2 * 0.25 * 2 * (4 + 2) + 3 * 0.125 * 4 * 2  # edges and rows
+    compute = 2 * 0.125 * 6 * 2 + 2 * 0.25 * 2 * 4 + 3 * 0.125 * 4 * 2  # edges and products
+    compute += 2 * 0.5 * 2 * (2 + 2 + 2)  # rows written, own rows and ghosts read
     compute += 0.0625 * 2 * 2 + 2 * 0.0625 * 2 * 2  # gradients that come home, and the loss of two classes
     halo = 2 * (1.0 + 0.5 * 2 * row_bytes("exact", 2))
     gradients = 2 * 1.0 + 0.5 * 8

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from scipy.sparse.csgraph import reverse_cuthill_mckee
 from zoo import SQUARE, Case, power_law_edges, random_edges
 
 import graphweft as gw
@@ -18,7 +19,7 @@ from graphweft.data.graph_files import FilesInput, GraphFiles
 from graphweft.data.stored_rows import sorted_rows
 from graphweft.graph.adjacency import Adjacency
 from graphweft.partitioning import multilevel as module
-from graphweft.partitioning.multilevel import TOLERANCE, InMemory, multilevel
+from graphweft.partitioning.multilevel import TOLERANCE, InMemory, multilevel, neighbours_together
 from graphweft.partitioning.partition import label_distance, undirected
 
 DISTANCE = 0.1
@@ -192,3 +193,32 @@ def test_nodes_without_a_label_do_not_count_in_the_distance() -> None:
 def test_a_distance_out_of_range_is_refused(distance: object) -> None:
     with pytest.raises(gw.errors.ConfigError, match="expected distance above 0, up to 1, got"):
         gw.partition(gw.Graph([0], [1]), 2, "multilevel", distance=distance)  # type: ignore[arg-type]
+
+
+def test_neighbours_stand_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Communities whose nodes are in random order, beside SciPy's order of least bandwidth."""
+    graph, _ = two_levels(4, 8, 50, seed=3)
+    nodes = graph.num_nodes
+    order = neighbours_together(graph.csc, 64).numpy()
+    with monkeypatch.context() as small:
+        small.setattr(module, "_ENTRIES_OF_ORDER", graph.num_edges)
+        assert np.array_equal(order, neighbours_together(graph.csc, 64).numpy())
+        small.setattr(module, "_ENTRIES_OF_ORDER", 3000)  # pieces, and a sample between clusters
+        pieces = list(module._InPieces(graph.csc).pieces())
+        assert max(rows.num_edges for _, rows in pieces) <= 3000 and len(pieces) > 3
+        assert [first for first, _ in pieces[1:]] == np.cumsum([rows.num_rows for _, rows in pieces])[:-1].tolist()
+        assert torch.equal(torch.cat([rows.indices for _, rows in pieces]), graph.csc.indices)
+        assert np.array_equal(np.sort(neighbours_together(graph.csc, 64).numpy()), np.arange(nodes))
+    assert np.array_equal(np.sort(order), np.arange(nodes))
+    src, dst = (ends.numpy() for ends in graph.edges())
+    matrix = sp.csr_matrix((np.ones(src.size), (dst, src)), shape=(nodes, nodes))
+
+    def apart(found: np.ndarray) -> float:
+        place = np.empty(nodes, np.int64)
+        place[found] = np.arange(nodes)
+        return float(np.abs(place[src] - place[dst]).mean())
+
+    other = reverse_cuthill_mckee(matrix, symmetric_mode=True)
+    assert apart(order) < 0.4 * min(apart(other), apart(np.arange(nodes)))
+    alone = Adjacency(torch.zeros(4, dtype=torch.int64), torch.empty(0, dtype=torch.int32), None, 3)
+    assert neighbours_together(alone, 64).tolist() == [0, 1, 2]
