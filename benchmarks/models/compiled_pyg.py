@@ -73,6 +73,20 @@ CASES: dict[str, tuple[Callable[[int], nn.Module], str]] = {
     "EdgeCNN model": (lambda d: pyg.EdgeCNN(d, WIDTH, 2, 40), ""),
 }
 
+
+class _WithEdges(nn.Module):
+    """A layer of the package that takes rows of edges by name."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, graph: gw.Graph, x: Tensor, edge_attr: Tensor) -> Tensor:
+        """Its result."""
+        made: Tensor = self.layer(graph, x, edge_attr=edge_attr)
+        return made
+
+
 # the package's own layer or model of a kind
 OWN: dict[str, Callable[[int], nn.Module]] = {
     "GCN": lambda d: gw.nn.GCNConv(d, WIDTH),
@@ -80,6 +94,9 @@ OWN: dict[str, Callable[[int], nn.Module]] = {
     "GIN": lambda d: gw.nn.GINConv(d, WIDTH),
     "GAT": lambda d: gw.nn.GATConv(d, WIDTH, 4),
     "GATv2": lambda d: gw.nn.GATv2Conv(d, WIDTH, 4),
+    "GINE": lambda d: _WithEdges(gw.nn.GINEConv(d, WIDTH, edge_dim=16)),
+    "Transformer": lambda d: gw.nn.TransformerConv(d, WIDTH, heads=4),
+    "PNA": lambda d: gw.nn.PNAConv(d, WIDTH, ["mean", "max", "min", "std"], ["identity"]),
     "RGCN": lambda d: gw.nn.RGCNConv(d, WIDTH, TYPES),
     "GCN model": lambda d: gw.nn.GCN(d, WIDTH, 40, num_layers=2, dropout=0.0),
     "SAGE model": lambda d: gw.nn.SAGE(d, WIDTH, 40, num_layers=2, dropout=0.0),
@@ -88,13 +105,14 @@ OWN: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
-def _own_graph(name: str, args: tuple[Tensor, ...]) -> gw.Graph:
-    """The graph as the package's own layers take it."""
-    count, edge_index = len(args[0]), args[1]
+def _own_arguments(name: str, args: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    """Arguments as the package's own layers take them."""
+    (x, edge_index), further = args[:2], args[2:]
     if name != "RGCN":
-        return gw.Graph(*edge_index, num_nodes=count)
-    of_type = [edge_index[:, args[2] == kind] for kind in range(TYPES)]
-    return gw.Graph.hetero({("n", str(k), "n"): tuple(ends) for k, ends in enumerate(of_type)}, num_nodes={"n": count})
+        return gw.Graph(*edge_index, num_nodes=len(x)), x, *further
+    of_type = [edge_index[:, further[0] == kind] for kind in range(TYPES)]
+    ends: Any = {("n", str(kind), "n"): tuple(pair) for kind, pair in enumerate(of_type)}
+    return gw.Graph.hetero(ends, num_nodes={"n": len(x)}), x
 
 
 def _arguments(name: str, scale: float) -> tuple[int, tuple[Tensor, ...]]:
@@ -127,7 +145,7 @@ def _forms(name: str, scale: float, with_torch: bool) -> tuple[dict[str, Form], 
     module = CASES[name][0](width)
     forms: dict[str, Form] = {"eager": (module, args), "compiled": (gw.compile(copy.deepcopy(module)), args)}
     if name in OWN:
-        forms["own"] = OWN[name](width), (_own_graph(name, args), args[0])
+        forms["own"] = OWN[name](width), _own_arguments(name, args)
     if with_torch:
         forms["torch"] = cast(nn.Module, torch.compile(copy.deepcopy(module))), args
     begin = time.perf_counter()
@@ -152,7 +170,7 @@ def _run_memory(name: str, form: str, scale: float) -> None:
     width, args = _arguments(name, scale)
     module = OWN[name](width) if form == "own" else CASES[name][0](width)
     module = gw.compile(module) if form == "compiled" else module
-    given: tuple[Any, ...] = (_own_graph(name, args), args[0]) if form == "own" else args
+    given = _own_arguments(name, args) if form == "own" else args
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak starts anew
     before = _peak_kib()
     warnings.simplefilter("ignore", gw.FallbackWarning)

@@ -2,8 +2,9 @@
 
 Comes in: arguments of a batch, and its two sizes. Goes out: a :class:`Tape` whose shapes and sizes are :class:`Count`
 or :class:`Formula` where they depend on them, and :class:`Conditions`: what Python asked of the sizes. Integer
-tensors are stand-ins, too, so nothing is read of them and the tape holds for every batch of which the conditions are
-true. Called by ``nn/batch_call.py``.
+tensors are stand-ins, too, so nothing is read of them but how many entries a mask has, which is a further size (edges
+that are no self-loops). The tape holds for every batch of which the conditions are true. Called by
+``nn/batch_call.py``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from graphweft.frontend.tape import Step, Tape, Var
 from graphweft.frontend.trace import Named, kind_of_sizes
 
 aten = torch.ops.aten
-NODES, EDGES = "nodes", "edges"
+NODES, EDGES, FOUND = "nodes", "edges", "found"
 _OF_SIZES = ("/torch/fx/experimental/", "/torch/utils/_sympy", "/sympy/")
 _FILLED = {
     aten.new_zeros.default: 0,
@@ -41,18 +42,22 @@ _FILLED = {
 
 @dataclass(frozen=True)
 class Count:
-    """A number of nodes or edges: those up to a hop, or all of a batch (None)."""
+    """A number of nodes or edges, those up to a hop or all of a batch (None); or how many entries a mask has.
+
+    ``found``: which of the masks that were counted.
+    """
 
     kind: str
     hop: int | None = None
+    found: int | None = None
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A size that is computed from the numbers of all nodes and edges."""
+    """A size that is computed from the numbers of all nodes and edges, and those of entries of masks."""
 
     text: str
-    of: Callable[[int, int], int]
+    of: Callable[..., int]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Formula) and other.text == self.text
@@ -62,6 +67,10 @@ class Formula:
 
 
 Size: TypeAlias = int | Count | Formula
+
+
+class CrowdedError(UnraisableError):
+    """Sizes of a batch that are equal where those of others differ: another batch may do."""
 
 
 class SizedRecorder(Recorder):
@@ -75,12 +84,13 @@ class SizedRecorder(Recorder):
     def __init__(self, nodes: int, edges: int) -> None:
         super().__init__()
         if min(nodes, edges) < 2 or nodes == edges:
-            raise UnraisableError("a batch of as many nodes as edges, or of one")
+            raise CrowdedError("a batch of as many nodes as edges, or of one")
         self.counts = kind_of_sizes("Counts")()
         self.fakes = FakeTensorMode(shape_env=self.counts, allow_non_fake_inputs=True)
         self._of_size = {nodes: self._symbol(NODES, nodes), edges: self._symbol(EDGES, edges)}
         self._expressions = [self._of_size[size].node.expr for size in (nodes, edges)]
-        self._nodes, self._edges = nodes, edges
+        self._sizes = [nodes, edges]
+        self._masks = Counted()
 
     def _symbol(self, name: str, hint: int) -> Any:
         dynamic = recording.DimDynamic.DYNAMIC
@@ -116,7 +126,9 @@ class SizedRecorder(Recorder):
 
     def structure(self, tensor: Tensor, position: int | None = None) -> Tensor:
         """An integer tensor, which nobody may read."""
-        return self.stand_in(tensor, ("arg", position))
+        made = self.stand_in(tensor, ("arg", position))
+        self._masks.give(self._value(made), tensor)
+        return made
 
     # operations
 
@@ -134,11 +146,41 @@ class SizedRecorder(Recorder):
         """Tensors made of symbolic sizes are stand-ins."""
         if func in DRAWN_LIKE:
             raise UnraisableError("random numbers of the size of a batch")
+        if func is aten.nonzero.default and self._is_counted(args[0]):
+            return self._counted(args[0])
         leaves = pytree.tree_leaves((args, kwargs))
         made_of_sizes = any(isinstance(leaf, torch.SymInt) for leaf in leaves)
         if made_of_sizes and not func._schema.is_mutable and not any(isinstance(leaf, Tensor) for leaf in leaves):
             return self._record(func, args, kwargs)
         return super().dispatch(func, args, kwargs)
+
+    def _positions(self, indices: Sequence[Any]) -> list[Any]:
+        """A mask over rows that follows from integers as the positions that it marks."""
+        made: list[Any] = []
+        for index in indices:
+            if isinstance(index, Tensor) and index.dtype == torch.bool and self._is_counted(index):
+                found = self.dispatch(aten.nonzero.default, (index,), {})
+                made.extend(self.dispatch(aten.select.int, (found, 1, at), {}) for at in range(index.dim()))
+            else:
+                made.append(index)
+        return super()._positions(made)
+
+    def _is_counted(self, mask: Tensor) -> bool:
+        """Whether the entries of a mask are counted in every batch."""
+        return isinstance(mask, FakeTensor) and self._masks.follow(self._value(mask), self.tape)
+
+    def _counted(self, mask: Tensor) -> Tensor:
+        """Positions that a mask marks; how many is a size, and that of a known size where this batch has as many."""
+        count = self._masks.count(self._value(mask))
+        if count not in (0, 1) and count not in self._of_size:
+            self._of_size[count] = self._symbol(f"found{len(self._sizes) - 2}", count)
+            self._expressions.append(self._of_size[count].node.expr)
+            self._sizes.append(count)
+        with self.fakes:
+            made = torch.empty([self._of_size.get(count, count), mask.dim()], dtype=torch.int64)
+        self._note(aten.nonzero.default, (mask,), {}, [made])
+        self.tape.counted.append(self._value(made))
+        return made
 
     def _like(self, func: Any, made: Tensor, args: Sequence[Any]) -> Tensor:
         """A tensor of one number, whatever tensor it is like."""
@@ -151,12 +193,12 @@ class SizedRecorder(Recorder):
     def finished(self, tape: Tape) -> tuple[Tape, Conditions]:
         """``tape`` with sizes that depend on no recording, and what they have to fulfil.
 
-        Raises: UnraisableError for sizes that are no sums of products of the two numbers.
+        Raises: UnraisableError for sizes that are no sums of products of the numbers; CrowdedError for equal ones.
         """
         sizes = _Sizes(self._expressions)
         held = Conditions(self._distinct(tape), tuple(sizes.condition(guard.expr) for guard in self.counts.guards))
-        if not held.hold(self._nodes, self._edges):
-            raise UnraisableError("sizes of a batch that cannot be told apart")
+        if not held.hold(self._sizes):
+            raise CrowdedError("sizes of a batch that cannot be told apart")
         new: dict[Var, Var] = {}
 
         def put(leaf: Any) -> Any:
@@ -176,9 +218,8 @@ class SizedRecorder(Recorder):
         if any(isinstance(item, Count | Formula) for item in outputs):
             raise UnraisableError("a size among the results")
         buffers = {name: new[var] for name, var in tape.buffers.items()}
-        return replace(
-            tape, inputs=[new[var] for var in tape.inputs], steps=steps, outputs=outputs, buffers=buffers
-        ), held
+        inputs, counted = [new[var] for var in tape.inputs], [new[var] for var in tape.counted]
+        return replace(tape, inputs=inputs, steps=steps, outputs=outputs, buffers=buffers, counted=counted), held
 
     def _distinct(self, tape: Tape) -> tuple[Size, ...]:
         """All sizes of a tape, which have to differ where its programs are made."""
@@ -193,7 +234,7 @@ def _vars(tape: Tape) -> list[Var]:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a tape assumes of the numbers of nodes and edges.
+    """What a tape assumes of the numbers of nodes and edges, and of entries of masks.
 
     Attributes:
         distinct: Sizes that had to differ in the recorded run, for its programs tell rows by their number.
@@ -201,23 +242,62 @@ class Conditions:
     """
 
     distinct: tuple[Size, ...]
-    guards: tuple[Callable[[int, int], bool], ...]
+    guards: tuple[Callable[..., bool], ...]
 
-    def hold(self, nodes: int, edges: int) -> bool:
+    def hold(self, sizes: Sequence[int]) -> bool:
         """Whether the recorded run may decide which rows are which."""
-        found = [value_of(size, nodes, edges) for size in self.distinct]
-        return len(set(found)) == len(found) and self.fit(nodes, edges)
+        found = [value_of(size, sizes) for size in self.distinct]
+        return len(set(found)) == len(found) and self.fit(sizes)
 
-    def fit(self, nodes: int, edges: int) -> bool:
+    def fit(self, sizes: Sequence[int]) -> bool:
         """Whether code would have done the same."""
-        return min(nodes, edges) >= 2 and all(guard(nodes, edges) for guard in self.guards)
+        return min(sizes) >= 2 and all(guard(*sizes) for guard in self.guards)
 
 
-def value_of(size: Size, nodes: int, edges: int) -> int:
-    """A size of the whole batch."""
+def value_of(size: Size, sizes: Sequence[int]) -> int:
+    """A size of the whole batch, of its numbers of nodes, of edges, and of entries of masks."""
     if isinstance(size, Formula):
-        return size.of(nodes, edges)
-    return size if not isinstance(size, Count) else nodes if size.kind == NODES else edges
+        return size.of(*sizes)
+    if not isinstance(size, Count):
+        return size
+    return sizes[{NODES: 0, EDGES: 1}[size.kind] if size.found is None else 2 + size.found]
+
+
+class Counted:
+    """Masks that follow from integers alone, whose entries are counted while code is recorded."""
+
+    def __init__(self) -> None:
+        self._real: dict[Var, Tensor] = {}  # structure of the batch that is recorded
+        self._makers: dict[Var, tuple[Step, int]] = {}
+
+    def give(self, var: Var, tensor: Tensor) -> None:
+        """An integer argument."""
+        self._real[var] = tensor
+
+    def follow(self, var: Var, tape: Tape) -> bool:
+        """Whether a value follows from integer arguments and sizes alone."""
+        for step in tape.steps:
+            steady = torch.Tag.nondeterministic_seeded not in step.target.tags
+            if steady and all(read in self._real or read in self._makers for read in step.reads):
+                self._makers.update({out: (step, at) for at, out in enumerate(step.outs) if out is not None})
+        return var in self._real or var in self._makers
+
+    def count(self, mask: Var) -> int:
+        """How many entries of a mask are set in the batch that is recorded."""
+        return int(self._tensor(mask).count_nonzero())
+
+    def _tensor(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.SymInt):
+            return leaf.node.hint
+        if not isinstance(leaf, Var):
+            return leaf
+        if leaf not in self._real:
+            step, at = self._makers[leaf]
+            args, kwargs = pytree.tree_map(self._tensor, (step.args, step.kwargs))
+            with torch.no_grad():
+                made = step.target(*args, **kwargs)
+            self._real[leaf] = made[at] if isinstance(made, tuple | list) else made
+        return self._real[leaf]
 
 
 class _Sizes:
@@ -236,20 +316,21 @@ class _Sizes:
         if expression.is_Integer:
             return int(expression)
         if expression in self._symbols:
-            return Count((NODES, EDGES)[self._symbols.index(expression)])
+            at = self._symbols.index(expression)
+            return Count((NODES, EDGES)[at]) if at < 2 else Count(FOUND, found=at - 2)
         return Formula(str(expression), self._function(expression))
 
-    def condition(self, expression: Any) -> Callable[[int, int], bool]:
+    def condition(self, expression: Any) -> Callable[..., bool]:
         """What a guard asks."""
         return self._function(expression)
 
-    def _function(self, expression: Any) -> Callable[[int, int], Any]:
+    def _function(self, expression: Any) -> Callable[..., Any]:
         sympy = recording.sympy
         sides = expression.args if expression.is_Relational else (expression,)
         if not all(side.is_polynomial() for side in sides) or not expression.free_symbols <= set(self._symbols):
             raise UnraisableError("sizes that are no sums of products of the numbers of nodes and edges")
-        made: Callable[[int, int], Any] = sympy.lambdify(self._symbols, expression, "math")
+        made: Callable[..., Any] = sympy.lambdify(self._symbols, expression, "math")
         return made
 
 
-__all__ = ["EDGES", "NODES", "Conditions", "Count", "Formula", "Size", "SizedRecorder", "value_of"]
+__all__ = ["EDGES", "NODES", "Conditions", "Count", "CrowdedError", "Formula", "Size", "SizedRecorder", "value_of"]

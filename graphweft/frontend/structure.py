@@ -42,6 +42,7 @@ class Structure:
     Attributes:
         tape: All others; what they read of these are :class:`Cut`.
         makers: The step that makes each, and which of its results it is.
+        counted: Positions of the entries of masks, with the size that their number is.
     """
 
     def __init__(self, tape: Tape) -> None:
@@ -63,6 +64,7 @@ class Structure:
         outputs = [self._cut(item) for item in tape.outputs]
         inputs = [var for var in tape.inputs if var not in self._given]
         self.tape = replace(tape, inputs=inputs, steps=steps, outputs=outputs)
+        self.counted: list[tuple[Cut, Size]] = [(self._cut(var), var.shape[0]) for var in tape.counted]
 
     def _cut(self, leaf: Any) -> Any:
         if isinstance(leaf, Var) and (leaf in self._given or leaf in self._same):

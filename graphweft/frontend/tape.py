@@ -93,6 +93,7 @@ class Tape:
         wanting: Arguments, by position, that code made want gradients.
         replaced: Buffers that other tensors were put in the place of, as (module, name): the first of the results
             behind those of the function.
+        counted: Structure whose number of rows is a size of other values.
     """
 
     inputs: list[Var] = field(default_factory=list)
@@ -104,11 +105,12 @@ class Tape:
     asks: bool = False
     wanting: list[int] = field(default_factory=list)
     replaced: list[tuple[str, str]] = field(default_factory=list)
+    counted: list[Var] = field(default_factory=list)
 
     def pruned(self) -> Tape:
         """The same without steps that nothing reads."""
-        needed = {item for item in (*self.outputs, *self.buffers.values()) if isinstance(item, Var)}
-        asked = set(needed)  # a gradient may come to these
+        asked = {item for item in (*self.outputs, *self.buffers.values()) if isinstance(item, Var)}  # by a gradient
+        needed = asked.union(self.counted)
         kept: list[Step] = []
         for step in reversed(self.steps):
             if not any(out in needed for out in step.outs):

@@ -1,14 +1,15 @@
-"""Calls of a compiled module on the batches of a loader: recorded once for batches of any size.
+"""Calls of a compiled module on batches: recorded once for batches of any size.
 
-Comes in: the arguments of a call with an ``edge_index`` that a sampler drew. Goes out: a :class:`Recorded` for this
-batch, made of programs that were compiled for an earlier one. Structure is computed anew from the batch's integers by
-the operations that the module itself applied to them; nothing of an earlier batch's content is left in it. None where
-that cannot be: the call is then recorded for this batch alone. Called by ``compiled_call.py``.
+Comes in: the arguments of a call with an ``edge_index`` that a sampler drew, or that is one of many. Goes out: a
+:class:`Recorded` for this batch, made of programs that were compiled for an earlier one. Structure is computed anew
+from the batch's integers by the operations that the module itself applied to them; nothing of an earlier batch's
+content is left in it. None where that cannot be: the call is then recorded for this batch alone. Called by
+``compiled_call.py``.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,12 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweft._errors import GraphWeftError
 from graphweft._torch_private import pytree
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.moves import EdgeSet, moves_of
 from graphweft.frontend.regions import AHEAD, PLAIN_TORCH
-from graphweft.frontend.sized_recorder import EDGES, NODES, Count, Formula, Size, SizedRecorder
+from graphweft.frontend.sized_recorder import EDGES, NODES, Count, CrowdedError, Formula, Size, SizedRecorder
 from graphweft.frontend.structure import Cut, Facts, Structure
 from graphweft.frontend.tape import TRIMMED, Passed, Step, Tape, Var
 from graphweft.frontend.trimming import DESTINATION, SOURCE, Trimmer, rows_of
@@ -30,20 +30,27 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.hops import Hops, hops_of
 from graphweft.graph.ids import summarize
 from graphweft.nn.recorded import Recorded, RegionRun, StepRun
+from graphweft.runtime.constants import is_declared
 
 _KEPT = 16  # kinds of calls
 _SHORT = 64  # numbers of a constant that a program may hold, as regions.py has it
 _SHIFTS = 8  # batches of fewer seeds that are tried for sizes that can be told apart
+_FEW, _MET = 4, 1024  # contents that are recorded before they count as many; that are remembered
+_WAYS = 4  # recordings for calls of one kind, which differ in what code asks of sizes
 RecordBy = Callable[[SizedRecorder], Tape]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A call on a drawn batch: its arguments, which of them the edges are, and where hops end."""
+    """A call on a drawn batch: its arguments, which of them the edges are, and where hops end.
+
+    ``found``: how many entries the masks have that code counts.
+    """
 
     flat: Sequence[Any]
     edges: int
     hops: Hops
+    found: tuple[int, ...] = ()
 
     @property
     def edge_index(self) -> Tensor:
@@ -55,6 +62,11 @@ class Batch:
     def sizes(self) -> tuple[int, int]:
         """Nodes and edges."""
         return self.hops.nodes[-1], self.edge_index.shape[1]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """All that sizes are computed from."""
+        return (*self.sizes, *self.found)
 
     def with_fewer_seeds(self, fewer: int) -> Batch:
         """The same without the last seeds: a batch, too, with other sizes."""
@@ -80,9 +92,11 @@ class Batch:
     def value(self, size: Size) -> int:
         """A size of this batch."""
         if isinstance(size, Formula):
-            return size.of(*self.sizes)
+            return size.of(*self.counts)
         if not isinstance(size, Count):
             return size
+        if size.found is not None:
+            return self.found[size.found]
         if size.hop is None:
             return self.sizes[0 if size.kind == NODES else 1]
         if not self.hops.edges:
@@ -100,11 +114,69 @@ def drawn_batch(flat: Sequence[Any]) -> Batch | None:
     return None
 
 
+def one_of_many(flat: Sequence[Any]) -> Batch | None:
+    """A call with edges of any origin as a batch; None where nodes and edges cannot be counted, or content is kept."""
+    tensors = [(at, item) for at, item in enumerate(flat) if isinstance(item, Tensor)]
+    edges = [at for at, item in tensors if item.dtype is torch.int64 and item.dim() == 2 and item.shape[0] == 2]
+    if not edges or any(_is_of_its_own(item) for _, item in tensors):
+        return None
+    count = flat[edges[0]].shape[1]
+    rows = [item for at, item in tensors if at != edges[0] and item.dim() and len(item) != count]
+    rows.sort(key=lambda item: not item.is_floating_point())
+    if len({len(item) for item in rows if item.is_floating_point()}) > 1:  # of two sets of nodes
+        return None
+    if not rows or min(count, len(rows[0])) < 2:
+        return None
+    nodes = len(rows[0])
+    return Batch(flat, edges[0], Hops(nodes, (nodes,), ()))
+
+
+def _is_of_its_own(item: Tensor) -> bool:
+    """Whether no recording over symbolic sizes takes a tensor, or its content is said to stay."""
+    if type(item) is not Tensor or item.layout != torch.strided or not item.is_contiguous():
+        return True
+    return not item.is_floating_point() and is_declared(item)
+
+
+class Contents:
+    """Tells calls whose structure differs from call to call, by the kinds and contents of their arguments."""
+
+    def __init__(self) -> None:
+        self.many = False  # whether there may be any
+        self._recorded: Counter[Hashable] = Counter()
+        self._met: OrderedDict[Hashable, None] = OrderedDict()
+        self._last: tuple[Hashable, int] = (None, 0)  # and how many times in a row
+
+    def recorded(self, kind: Hashable) -> None:
+        """A recording was made for one content."""
+        if len(self._recorded) == _MET:
+            self._recorded.clear()
+        self._recorded[kind] += 1
+        self.many = self.many or self._recorded[kind] >= _FEW
+
+    def change(self, kind: Hashable, content: Hashable) -> bool:
+        """Whether a content without a recording gets none.
+
+        So it is where many were before it, unless it comes for the fourth time in a row, or was met before by the
+        first few dozen.
+        """
+        count, key, (last, times) = self._recorded[kind], (kind, content), self._last
+        if count < _FEW:
+            return False
+        known = key in self._met
+        self._met[key] = None
+        self._last = key, times + 1 if last == key else 1
+        while len(self._met) > _MET:
+            self._met.popitem(last=False)
+        return self._last[1] < _FEW if last == key else not (known and count < 2 * _KEPT)
+
+
 class BatchCalls:
     """Recordings of one module for batches of any size, by the kinds of their arguments."""
 
     def __init__(self) -> None:
-        self._made: OrderedDict[Hashable, BatchProgram | None] = OrderedDict()
+        self._made: OrderedDict[Hashable, list[BatchProgram] | None] = OrderedDict()
+        self._crowded: Counter[Hashable] = Counter()
 
     def get(self, kind: Hashable, batch: Batch, seeds_only: bool, record: RecordBy) -> Recorded | None:
         """What runs ``batch``; None where it has to be recorded by itself."""
@@ -112,30 +184,31 @@ class BatchCalls:
         if seeds_only and not hops.hold(batch.edge_index):
             batch = replace(batch, hops=Hops(hops.seeds, hops.nodes[-1:], ()))
         key = (kind, len(batch.hops.edges), seeds_only)
-        if key not in self._made:
-            try:
-                self._made[key] = BatchProgram(batch, seeds_only, record)
-            except _Crowded:
-                return None  # another batch may do
-            except Exception:  # recorded with its content it tells what is wrong
-                self._made[key] = None
-            while len(self._made) > _KEPT:
-                self._made.popitem(last=False)
+        programs = self._made.setdefault(key, [])
         self._made.move_to_end(key)
-        program = self._made[key]
-        try:
-            return None if program is None else program.bound(batch)
-        except (UnraisableError, GraphWeftError):  # its own recording tells what is wrong with the edges
+        while len(self._made) > _KEPT:
+            self._made.popitem(last=False)
+        if programs is None:
             return None
+        try:
+            for program in programs:
+                found = program.bound(batch)
+                if found is not None:
+                    return found
+            if len(programs) == _WAYS or self._crowded[key] == _SHIFTS:
+                return None
+            programs.append(BatchProgram(batch, seeds_only, record))
+            return programs[-1].bound(batch)
+        except Exception as failure:  # recorded with its content it tells what is wrong
+            self._crowded[key] += 1
+            if not programs and not isinstance(failure, CrowdedError):  # of these another batch may do
+                self._made[key] = None
+        return None
 
     def forget(self, kind: Hashable) -> None:
         """Calls of this kind are recorded batch by batch from now on."""
         for key in [key for key in self._made if key[0] == kind]:  # type: ignore[index]
             self._made[key] = None
-
-
-class _Crowded(Exception):
-    """Sizes of a batch that are equal where those of others differ."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +246,7 @@ class BatchProgram:
         tape, self._conditions = recorder.finished(record(recorder))
         self._shapes = batch.shapes()
         self._structure = Structure(tape)
+        batch = self._counted(batch)[0]
         self._tape = self._structure.tape
         if seeds_only:
             self._tape = Trimmer(self._structure, len(batch.hops.edges), self._side_of(batch)).trimmed()
@@ -187,6 +261,25 @@ class BatchProgram:
         self._check_parts()
         self._regions = {run: self._read_region(run) for run in self._recorded.regions}
         self._baked = self._short(facts)
+
+    def _counted(self, batch: Batch) -> tuple[Batch, Facts]:
+        """A batch with the entries of its masks counted.
+
+        Raises: UnraisableError where there are not as many as this recording assumes.
+        """
+        found: list[int] = []
+
+        def value(size: Size) -> int:
+            return replace(batch, found=tuple(found)).value(size)
+
+        facts = Facts(self._structure, batch.flat, value)
+        for cut, size in self._structure.counted:
+            rows = facts.tensor(cut).shape[0]
+            if isinstance(size, Count) and size.found == len(found):
+                found.append(rows)
+            elif value(size) != rows:
+                raise UnraisableError("a mask with another number of entries")
+        return replace(batch, found=tuple(found)), facts
 
     def _facts(self, batch: Batch) -> Facts:
         return Facts(self._structure, batch.flat, batch.value)
@@ -208,7 +301,7 @@ class BatchProgram:
     def _told_apart(self, batch: Batch, seeds_only: bool) -> Batch:
         """A batch whose sizes differ where those of any may: programs tell rows by their number while they are made.
 
-        Raises: _Crowded without one.
+        Raises: CrowdedError without one.
         """
         found = {size for var in _values(self._tape) for size in var.shape} | set(self._conditions.distinct)
         found |= {cut.size for cut in self._cuts() if cut.size is not None}
@@ -218,7 +311,7 @@ class BatchProgram:
             self._size_of = {some.value(size): size for size in found}
             if len(set(values)) == len(values) and min(values, default=2) >= 2:
                 return some
-        raise _Crowded
+        raise CrowdedError("sizes of a batch that cannot be told apart")
 
     def _concrete(self, batch: Batch, facts: Facts) -> Tape:
         """The tape with the sizes and the structure of this batch."""
@@ -301,13 +394,16 @@ class BatchProgram:
 
     def bound(self, batch: Batch) -> Recorded | None:
         """The recording for ``batch``; None where code would do something else with it."""
-        values = {batch.value(size) for size in self._size_of.values() if isinstance(size, Count)}
         for item, shape in zip(batch.flat, self._shapes, strict=True):
             if shape is not None and item.shape != tuple(map(batch.value, shape)):
                 return None
-        if not self._conditions.fit(*batch.sizes) or min(values, default=2) < 2:
+        try:
+            batch, facts = self._counted(batch)
+        except UnraisableError:
             return None
-        facts = self._facts(batch)
+        values = {batch.value(size) for size in self._size_of.values() if isinstance(size, Count)}
+        if not self._conditions.fit(batch.counts) or min(values, default=2) < 2:
+            return None
         if any(not torch.equal(facts.tensor(cut), before) for cut, before in self._baked):
             return None
         shapes = {new: tuple(map(batch.value, var.shape)) for var, new in self._new.items()}
@@ -375,4 +471,4 @@ def _checked(made: Adjacency, columns: Tensor) -> Adjacency:
     return made
 
 
-__all__ = ["Batch", "BatchCalls", "drawn_batch"]
+__all__ = ["Batch", "BatchCalls", "Contents", "drawn_batch", "one_of_many"]

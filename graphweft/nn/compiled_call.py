@@ -31,7 +31,7 @@ from graphweft.frontend.regions import AHEAD, PLAIN_TORCH
 from graphweft.frontend.source import line_of, raising_line, user_depth
 from graphweft.frontend.tape import Tape
 from graphweft.graph.graph import Graph
-from graphweft.nn.batch_call import Batch, BatchCalls, drawn_batch
+from graphweft.nn.batch_call import Batch, BatchCalls, Contents, drawn_batch, one_of_many
 from graphweft.nn.call_form import ORDINARY, flattened, restored
 from graphweft.nn.data_arguments import Opened, has_data
 from graphweft.nn.edge_arguments import as_tensors, parts_of, with_edge_index
@@ -93,7 +93,7 @@ class CompiledCalls:
         self._next = itertools.count(1)
         self._before: tuple[Hashable, Recorded] | None = None
         self._lock = threading.RLock() if lock is None else lock
-        self._batches = BatchCalls()
+        self._batches, self._contents = BatchCalls(), Contents()
         self._methods: dict[Forward, CompiledCalls] = {}
         self._told: set[str] = set()
         self.last: Recorded | None = None
@@ -154,11 +154,12 @@ class CompiledCalls:
             torch.is_grad_enabled(),
             torch.get_default_dtype(),
         )
-        if drawn is not None:
-            made = self._of_batch(kind, drawn, spec, opened, seeds)
+        batch = drawn if drawn is not None or not self._contents.many else self._changing(kind, content, flat)
+        if batch is not None:
+            made = self._of_batch(kind, batch, spec, opened, seeds)
             if made is not None:
                 return made[0]
-            kinds, content = self._kinds(flat)
+            content = self._kinds(flat)[1] if drawn is not None else content
         with self._lock:  # stand-ins are in the place of parameters while another thread records
             found, env = self._find(kind, content, flat, spec, opened)
         if isinstance(found, UnraisableError) or env is None:
@@ -204,6 +205,12 @@ class CompiledCalls:
             return None
         self.last, self.reason = found, None
         return result
+
+    def _changing(self, kind: Hashable, content: Hashable, flat: Sequence[Any]) -> Batch | None:
+        """A call without a recording of its content, which is one of many, as a batch."""
+        if (kind, content) in self._recorded or not self._contents.change(kind, content):
+            return None
+        return one_of_many(flat)
 
     def know(self, other: CompiledCalls) -> None:
         """Takes over which attributes calls of another such module leave behind."""
@@ -264,6 +271,7 @@ class CompiledCalls:
                 del self._failed[next(iter(self._failed))]
             return found, None
         del self._failed[kind]
+        self._contents.recorded(kind)
         self._recorded[key] = found
         while len(self._recorded) > _KEPT:
             self._recorded.popitem(last=False)
