@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "71bcd941b805b8d0"
+HASH = "012d43ff468c49e0"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -60,6 +60,19 @@ class AttentionGrad(ctypes.Structure):
         ("dst", _P),
         ("vector", _P),
         ("slopes", _P),
+    )
+
+
+class TrackedNorm(ctypes.Structure):
+    """``gw_tracked_norm_f32`` of batch_norm.h."""
+
+    _fields_ = (
+        ("f", _I64),
+        ("stats", _P),
+        ("mean", _P),
+        ("variance", _P),
+        ("count", _P),
+        ("momentum", _F64),
     )
 
 
@@ -208,6 +221,7 @@ class TypedPairs(ctypes.Structure):
 _Adjacency = ctypes.POINTER(Adjacency)
 _Attention = ctypes.POINTER(Attention)
 _AttentionGrad = ctypes.POINTER(AttentionGrad)
+_TrackedNorm = ctypes.POINTER(TrackedNorm)
 _Epilogue = ctypes.POINTER(Epilogue)
 _Term = ctypes.POINTER(Term)
 _Left = ctypes.POINTER(Left)
@@ -235,6 +249,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_normalise_f32": (_I64, _I64, _P, _I64, _P, _P, _P, _P, _F64, _I32, _P, _I64),
     "gw_batch_norm_grad_f32": (_I64, _I64, _P, _I64, _P, _I64, _P, _P, _F64, _P, _I64, _P, _P),
     "gw_track_moments_f32": (_I64, _I64, _P, _F64, _P, _P),
+    "gw_track_norms_f32": (_TrackedNorm, _I64, _I64),
     "gw_ids_summary": (_I32, _I64, _P, _P, _P, _P),
     "gw_ids_require": (_I32, _I64, _P, _I64, ctypes.c_char_p),
     "gw_coo_to_csr": (_I32, _I64, _P, _P, _I64, _I64, _I32, _P, _P, _P),

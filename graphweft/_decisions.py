@@ -15,14 +15,15 @@ from pathlib import Path
 
 from graphweft import _config
 
-_MOST_TEXT = 1 << 24
+_MOST_TEXT = 1 << 24  # bytes
 
 
 def known(name: str, valid: Callable[[str], bool] = lambda text: True) -> str | None:
     """The text kept under ``name``, a path in the cache folder; None where there is none that is ``valid``."""
     try:
-        with _path(name).open(encoding="utf-8") as file:
-            text = file.read(_MOST_TEXT)
+        with _path(name).open("rb") as file:
+            # no more than there is: of a large buffer, once freed, the C library takes how much free memory to keep
+            text = file.read(min(os.fstat(file.fileno()).st_size, _MOST_TEXT)).decode("utf-8")
     except (OSError, ValueError):
         return None
     return text if valid(text) else None

@@ -7,6 +7,10 @@ so a version of torch that changes one of them fails there, by name.
 
 from __future__ import annotations
 
+import ctypes
+import functools
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +28,7 @@ __all__ = [
     "foreach_lerp",
     "foreach_mul",
     "forward_ad_is_on",
+    "free_product_buffers",
     "is_wrapped",
     "mark_stepped",
     "parse_to",
@@ -86,3 +91,21 @@ def parse_to(*args: Any, **kwargs: Any) -> tuple[torch.device | None, torch.dtyp
     """Device and dtype that arguments of ``Tensor.to`` ask for."""
     device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
     return device, dtype
+
+
+def free_product_buffers() -> None:
+    """Gives back what torch's products keep for the next ones: MKL's of float64 some megabytes a thread."""
+    free = _product_buffers()
+    if free is not None:
+        free()
+
+
+@functools.cache
+def _product_buffers() -> Callable[[], object] | None:
+    """What frees them; None where torch has another library for products."""
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    except OSError:
+        return None
+    free: Callable[[], object] | None = getattr(library, "mkl_serv_free_buffers", None)
+    return free

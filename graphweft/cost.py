@@ -51,6 +51,8 @@ _DEFAULT: dict[str, tuple[float, ...]] = {
     "update": (0.0, 1.0e-10, 3e-4),
     # (unused), (unused), per call that is not replayed from a recording
     "call": (0.0, 0.0, 8e-6),
+    # (unused), seconds per byte that the system maps anew, (unused)
+    "pages": (0.0, 3.0e-10, 0.0),
 }
 
 
@@ -147,6 +149,11 @@ def update_work(parameters: int, item: int = 4) -> Work:
 def call_work() -> Work:
     """What surrounds a kernel call that is made by Python, not replayed from a recording."""
     return Work("call", 0.0, 0.0)
+
+
+def pages_work(nbytes: float) -> Work:
+    """Memory that is mapped anew and touched, as after it was given back."""
+    return Work("pages", 0.0, float(nbytes))
 
 
 @dataclass(frozen=True)

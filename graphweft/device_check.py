@@ -37,6 +37,7 @@ from graphweft.runtime.cuda.jit import find_triton
 from graphweft.runtime.cuda.sampling import DeviceSampler
 from graphweft.runtime.padded import Shapes
 from graphweft.runtime.staged import Choice, PreparedBatch
+from graphweft.runtime.targets import target_named
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import Sample
 from graphweft.train.target import Classes
@@ -225,7 +226,7 @@ def replays(graph: Graph, place: torch.device, recorder: type[Recorder] | None =
     x = torch.randn(graph.num_nodes, 16, generator=torch.Generator().manual_seed(3))
     y, seeds = torch.arange(graph.num_nodes) % 8, torch.arange(0, graph.num_nodes, max(1, graph.num_nodes // 100))
     for name, model in {"GCN": GCN(16, 32, 8), "SAGE": SAGE(16, 32, 8), "GAT": GAT(16, 8, 8, heads=2)}.items():
-        sampler, loss = NeighborSampler(graph, (5, 3)), Classes().written_down(y, native=False)
+        sampler, loss = NeighborSampler(graph, (5, 3)), Classes().written_down(y, target_named("cuda"))
         assert loss is not None  # of classes
         tensors, first = dict(model.named_parameters()), sampler.sample(seeds)
         with _config.config(target="cpu"):

@@ -81,6 +81,7 @@ class _WithoutCompiler:
                     param.grad.requires_grad_(False).zero_()
 
 
+_CALLS = 4  # prepared ones that are kept
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 _Knobs = tuple[float, float, float, float, float, bool, bool]
 
@@ -117,7 +118,7 @@ class _Prepared:
 
     knobs: list[_Knobs]
     used: list[tuple[torch.Tensor, _Gradient, int]]
-    moments: list[tuple[torch.Tensor, _Moments]]
+    moments: list[tuple[torch.Tensor, dict[str, Any], _Moments]]
     table: ctypes.Array[AdamTensor]
     count: int
     rest: list[tuple[dict[str, Any], list[torch.Tensor]]]
@@ -125,9 +126,10 @@ class _Prepared:
 
     def has_state(self, state: dict[torch.Tensor, Any]) -> bool:
         """Whether ``state`` still has what the call reads and writes: a user may clear or replace it."""
-        for param, moments in self.moments:
-            own = state.get(param, {})
-            if any(own.get(name) is not moment for name, moment in zip(_MOMENTS, moments, strict=True)):
+        for param, own, (mean, square, step) in self.moments:  # plain comparisons: this is asked in every step
+            if state.get(param) is not own or own.get("step") is not step:
+                return False
+            if own.get("exp_avg") is not mean or own.get("exp_avg_sq") is not square:
                 return False
         return True
 
@@ -173,7 +175,7 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
     """
 
     _decoupled = False
-    _known: _Prepared | None = None
+    _known: tuple[_Prepared, ...] = ()  # the latest first
 
     def __init__(
         self,
@@ -205,7 +207,7 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """State from a checkpoint or a pickle, torch's or our own."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._known = None
+        self._known = ()
         self._refuse_amsgrad()
         if self._decoupled:
             for group in self.param_groups:
@@ -230,22 +232,31 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
         """One step over all groups; returns the closure's loss."""
         loss = _evaluate(closure)
         knobs = [_knobs(group) for group in self.param_groups]
-        known = self._known
-        if known is None or not known.has_state(self.state) or not (known.fits(knobs) or known.renew(knobs)):
-            known = self._known = self._prepare(knobs)
+        known = self._call(knobs)
         for group, rest in known.rest:
             self._torch_step({**group, "params": rest})
         if known.count:
             _adam_step(known.table, known.count)
         if known.rest or known.copied:  # torch's part, and gradients that were made contiguous, are new every step
-            self._known = None
+            self._known = ()
         return loss
+
+    def _call(self, knobs: list[_Knobs]) -> _Prepared:
+        """The native call for the gradients as they are: recorded steps leave theirs in a few places by turns."""
+        known = self._known
+        at = next((at for at, one in enumerate(known) if one.fits(knobs)), len(known))
+        if at == len(known) >= _CALLS and known[-1].renew(knobs):
+            at -= 1
+        if at == len(known) or not known[at].has_state(self.state):
+            known, at = (self._prepare(knobs), *known[: _CALLS - 1]), 0
+        self._known = (known[at], *known[:at], *known[at + 1 :])
+        return known[at]
 
     def _prepare(self, knobs: list[_Knobs]) -> _Prepared:
         """The table of the native call, and what is left for torch."""
         rows: list[AdamTensor] = []
         used: list[tuple[torch.Tensor, _Gradient, int]] = []
-        moments: list[tuple[torch.Tensor, _Moments]] = []
+        moments: list[tuple[torch.Tensor, dict[str, Any], _Moments]] = []
         copied: list[torch.Tensor] = []  # live until the call is over
         left: list[tuple[dict[str, Any], list[torch.Tensor]]] = []
         for group, settings in zip(self.param_groups, knobs, strict=True):
@@ -261,7 +272,7 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
                     continue
                 if grad is not param.grad:
                     copied.append(grad)
-                moments.append((param, state))
+                moments.append((param, self.state[param], state))
                 places = (param.data_ptr(), grad.data_ptr(), *(moment.data_ptr() for moment in state))
                 rows.append(AdamTensor(param.numel(), *places, *settings))
             if rest:

@@ -58,9 +58,7 @@ from graphweft.train.macro import Macro
 from graphweft.train.options import (
     EDGE_TASKS,
     EMBEDDING_TASKS,
-    GRAPH_TASKS,
     LABEL_TASKS,
-    USUAL_GRAPHS,
     check_fanouts,
     check_integer,
     check_mode,
@@ -76,15 +74,7 @@ from graphweft.train.settle import settle_features
 from graphweft.train.spec import DEFAULT_DATA, FOLDS, LOOPING, TYPED, TrainSpec
 from graphweft.train.table_options import TableOptions
 from graphweft.train.trainer import Trainer
-
-# What options are for a set of graphs where they are not given.
-_OF_GRAPHS: dict[str, Any] = {
-    "task": "graphs",
-    "batch_size": USUAL_GRAPHS,
-    "model": "gin",
-    "layers": 5,
-    "norm": "batch",
-}
+from graphweft.train.usual_of_graphs import usual_of_graphs
 
 
 def run(spec: TrainSpec) -> dict[str, Any]:
@@ -286,7 +276,7 @@ def complete(given: dict[str, Any]) -> TrainSpec:
         given = {"batch_size": 1, **given}
     if given.get("mode") == "auto" and is_store(str(given.get("data", ""))):
         given = {**given, "mode": "macro"}
-    spec = TrainSpec(**{**(_OF_GRAPHS if _are_graphs(given) else {}), **given})
+    spec = TrainSpec(**{**usual_of_graphs(given), **given})
     state = read_last(spec.folder) if spec.resume else None
     if state is None:
         return spec
@@ -305,15 +295,9 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     later += ("fold", "readout", "precision")
     texts = (field.name for kind in (TableOptions, LoopOptions) for field in fields(kind))
     names = {*spec.identity(), *spec.remembered(), *later, *texts}
+    if given.get("mode", saved.get("mode")) == "full":  # of graphs: it follows from the data
+        names.discard("batch_size")
     return TrainSpec(**{**{name: saved[name] for name in names if name in saved}, **given})
-
-
-def _are_graphs(given: dict[str, Any]) -> bool:
-    """Whether the options name a set of graphs, by their task or by its files."""
-    task, data = given.get("task"), given.get("data")
-    if task is not None or data is None or given.get("scale") is not None:
-        return task == "graphs" or task in GRAPH_TASKS
-    return holds_graphs(data, given.get("root"))
 
 
 def load_dataset(spec: TrainSpec) -> Dataset:

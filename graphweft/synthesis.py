@@ -25,8 +25,6 @@ from graphweft.synth.steps import Manner, Steps, prediction_steps, steps_of
 from graphweft.synth.verbs import Verbs
 from graphweft.synth.weights import load_weights, save_weights
 
-_OF_COLUMNS = frozenset({"batch_norm", "batch_norm_grad"})  # statistics are of all rows
-_OF_ROWS = frozenset({"normalise", "row_sum", "row_add", "col_scale", "mul", "fill_cols", "sum_dims", "expand"})
 Given = ProgramSpec | Verbs | str | os.PathLike[str]
 
 
@@ -121,14 +119,12 @@ def _steps(spec: ProgramSpec, model: CompiledModule, ds: Dataset, target: str, d
     """The steps of training as a target takes them."""
     is_host, over_ranks = target == "openmp", target == "mpi"
     on_device = target == "cuda"
-    lacks = _OF_COLUMNS if over_ranks else (_OF_COLUMNS | _OF_ROWS) if on_device else frozenset()
     manner = Manner(
         over_ranks,
         is_host,
         on_device and not deterministic,
         on_device,
         edges_bring_weights=over_ranks,
-        lacks=lacks,
     )
     return steps_of(plans_of(spec, model, ds, every_row=not is_host), manner)
 

@@ -172,6 +172,24 @@ def test_numbers_of_a_gradient_may_move(name):
     assert_same(mine, theirs)
 
 
+@pytest.mark.parametrize("places", [3, 6])
+def test_gradients_that_come_in_a_few_places_by_turns(places):
+    """As recorded steps leave them, each class of sizes in its own memory."""
+    mine, ours, theirs, other = pair("Adam", {"lr": 0.02})
+    held = [[torch.empty_like(p) for p in mine] for _ in range(places)]
+    for step in range(20):
+        for params, optimizer, own in ((mine, ours, held[step % places]), (theirs, other, None)):
+            set_gradients(params, step)
+            if own is not None:
+                for p, place in zip(params, own, strict=True):
+                    p.grad = place.copy_(p.grad)
+            if step == 12:
+                optimizer.param_groups[0]["lr"] = 0.01
+            optimizer.step()
+    assert_same(mine, theirs)
+    assert len(ours._known) <= 4
+
+
 def test_state_may_be_cleared_or_replaced():
     mine, ours, theirs, other = pair("Adam", {"lr": 0.1})
     for params, optimizer in ((mine, ours), (theirs, other)):

@@ -42,8 +42,16 @@ GW_API int gw_track_moments_f32(int64_t f, int64_t rows, const float* stats, dou
                                 float* variance) {
   return gw::guarded([&] {
     gw::require(f >= 0 && rows >= 0, "gw_track_moments_f32: a size is negative");
-    const double unbiased = double(rows) / double(std::max<int64_t>(rows - 1, 1));
-    gw::track_moments(f, stats, float(unbiased), float(momentum), mean, variance);
+    const gw_tracked_norm_f32 norm{f, stats, mean, variance, nullptr, momentum};
+    gw::track_norms(&norm, 1, rows);
+  });
+}
+
+// Moves running means and variances of `norms` norms towards the statistics of gw_batch_norm_f32 over `rows` rows.
+GW_API int gw_track_norms_f32(const gw_tracked_norm_f32* table, int64_t norms, int64_t rows) {
+  return gw::guarded([&] {
+    gw::require(norms >= 0 && rows >= 0, "gw_track_norms_f32: a size is negative");
+    gw::track_norms(table, norms, rows);
   });
 }
 }

@@ -25,6 +25,9 @@ struct Expected {
 struct SparseFeatures {
   Form by_row, by_column;
   Numbers<float> values, values_by_column;
+
+  // The listed rows, in their order.
+  [[nodiscard]] SparseFeatures take(const Numbers<int64_t>& rows, bool columns) const;
 };
 
 // The rows of each split that have a label.

@@ -40,6 +40,11 @@ Compressed turn(const Compressed& x, Numbers<float>& values) {
   return turned;
 }
 
+void add_columns(SparseFeatures& to, const Compressed& by_row) {
+  to.values_by_column = to.values;
+  to.by_column = std::make_shared<Compressed>(turn(by_row, to.values_by_column));
+}
+
 // Columns that ascend, equal ones added up, no stored zeros.
 void make_canonical(Compressed& x, Numbers<float>& values) {
   for (int turns = columns_ascend(x) ? 0 : 2; turns > 0; --turns) x = turn(x, values);
@@ -129,10 +134,23 @@ SparseFeatures Dataset::read_sparse_features(bool normalize, bool by_column) con
     check(gw_csr_normalize_rows(&native, 0, found.values.data(), shares.data()));
     found.values = std::move(shares);
   }
-  if (by_column) {
-    found.values_by_column = found.values;
-    found.by_column = std::make_shared<Compressed>(turn(*x, found.values_by_column));
+  if (by_column) add_columns(found, *x);
+  found.by_row = x;
+  return found;
+}
+
+SparseFeatures SparseFeatures::take(const Numbers<int64_t>& rows, bool columns) const {
+  SparseFeatures found;
+  const auto x = std::make_shared<Compressed>();
+  x->num_cols = by_row->num_cols;
+  x->indptr.assign(1, 0);
+  for (const int64_t row : rows) {
+    const int64_t first = by_row->indptr[size_t(row)], last = by_row->indptr[size_t(row) + 1];
+    x->indices.insert(x->indices.end(), by_row->indices.begin() + first, by_row->indices.begin() + last);
+    found.values.insert(found.values.end(), values.begin() + first, values.begin() + last);
+    x->indptr.push_back(x->num_edges());
   }
+  if (columns) add_columns(found, *x);
   found.by_row = x;
   return found;
 }

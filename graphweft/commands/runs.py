@@ -39,6 +39,9 @@ def predict(
     out: Annotated[str, option("out", "FILE", "The table to write, .csv or .parquet.", "predictions.csv")] = (
         "predictions.csv"
     ),
+    pairs: Annotated[
+        str | None, option("pairs", "FILE", "link, gae: a table of pairs of nodes to score.", "embeddings of the nodes")
+    ] = None,
     data: OtherData = None,
     root: Root = None,
     as_json: Json = False,
@@ -47,19 +50,25 @@ def predict(
     """Write what a run predicts for every node: its id, the class and the probability of each class.
 
     Without other data it predicts for those that it was trained on, unlabelled nodes included. With --nodes and
-    --edges it predicts for tables with the same columns; the label may be missing.
+    --edges it predicts for tables with the same columns; the label may be missing. A run for links writes embeddings,
+    or with --pairs the score and the probability of an edge for every pair of a table.
     """
 
     def write() -> list[str]:
         file = Path(out)
         from_module("graphweft.train.prediction", "check_output")(file)
         found = _loaded(run)
-        made = found.predictions(_other(found, data, root, **tables))
-        made.save(file)
-        columns = list(made.columns())
+        other = _other(found, data, root, **tables)
+        made = found.predictions(other)
+        if pairs is None:
+            columns = made.columns()
+        else:
+            columns = from_module("graphweft.train.pair_scores", "pair_scores")(made, pairs)
+        from_module("graphweft.train.prediction", "write_columns")(file, columns)
+        rows = len(next(iter(columns.values())))
         if as_json:
-            return [json.dumps({"out": str(file), "rows": len(made.columns()[columns[0]]), "columns": columns})]
-        return [f"{file}: {len(made.columns()[columns[0]]):,} rows, columns {', '.join(columns)}"]
+            return [json.dumps({"out": str(file), "rows": rows, "columns": list(columns)})]
+        return [*_told(other), f"{file}: {rows:,} rows, columns {', '.join(columns)}"]
 
     return write
 
@@ -87,9 +96,14 @@ def evaluate(
         if as_json:
             return [json.dumps({"run": run, "split": part, **scores})]
         told = "   ".join(f"{_TITLES.get(name, name)} {_shown(name, value)}" for name, value in scores.items())
-        return [f"{found!r}", f"{part}: {told}"]
+        return [f"{found!r}", *_told(ds), f"{part}: {told}"]
 
     return score
+
+
+def _told(other: Any) -> list[str]:
+    """What other tables have that those of the run had not."""
+    return [f"note: {note}" for note in getattr(other, "notes", ()) if "column '" in note]
 
 
 _TITLES = {"auc": "ROC AUC", "mae": "MAE", "r2": "R2"}

@@ -61,6 +61,9 @@ def sample_of(ds: Any, number: int) -> GraphSample:
     )
 
 
+_CONVERTED = ("networkx", "dgl", "scipy")  # libraries whose graphs gw.interop takes
+
+
 def as_sample(item: Any, who: str) -> GraphSample:
     """``item``, a graph, a sample, or a ``Data`` of PyTorch Geometric, as a sample. Raises: DataError."""
     if isinstance(item, GraphSample):
@@ -71,7 +74,9 @@ def as_sample(item: Any, who: str) -> GraphSample:
     edge_index = getattr(item, "edge_index", None)
     if edge_index is None or not hasattr(item, "num_nodes"):
         text = f"{who}: expected a gw.Graph, a sample, or a Data of PyTorch Geometric with edge_index"
-        raise DataError(f"{text}, got {type(item).__name__}")
+        library, kind = type(item).__module__.split(".")[0], type(item).__name__
+        remedy = f" of {library}; gw.interop.from_{library} makes one" if library in _CONVERTED else ""
+        raise DataError(f"{text}, got {kind}{remedy}")
     try:
         graph = Graph(edge_index[0], edge_index[1], num_nodes=item.num_nodes)
     except GraphWeftError as error:

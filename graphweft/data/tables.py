@@ -64,7 +64,7 @@ def dataset_arguments(
         encoding = replace(found_encoding, bidirected=bool(bidirected), unknown_ids=unknown_ids)
         found = _assemble(node_table, edge_table, encoding)
     else:
-        notes = ()
+        notes = _unused(encoding, node_table, edge_table)
         found = _assemble(node_table, edge_table, _without_labels(encoding, node_table, edge_table))
     found["encoding"] = encoding
     more = (*(node_table.notes if node_table else ()), *edge_table.notes, *notes)
@@ -85,6 +85,19 @@ def _without_labels(encoding: TableEncoding, nodes: Table | None, edges: Table) 
     split = roles.split if roles.split in present else None
     roles = replace(roles, label=label, edge_label=edge_label, split=split, drop=(), categories=())
     return replace(encoding, roles=roles.found_in(nodes, edges))
+
+
+def _unused(encoding: TableEncoding, nodes: Table | None, edges: Table) -> tuple[str, ...]:
+    """Notes of columns that the first tables did not have."""
+    roles, notes = encoding.roles, []
+    known = ((nodes, roles.of_nodes, encoding.nodes), (edges, roles.of_edges, encoding.edges))
+    for table, named, columns in known:
+        if table is not None and columns:
+            used = {*named, *roles.drop, *(column.name for column in columns)}
+            more = [repr(name) for name in table.names if name not in used]
+            if more:
+                notes.append(f"{table.who}: column {', '.join(more)} not used, as the first table had none such")
+    return tuple(notes)
 
 
 def _fit(

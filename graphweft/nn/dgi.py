@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -18,7 +19,7 @@ from graphweft._errors import ConfigError, ShapeError
 from graphweft.graph.graph import Graph
 
 
-def mean_summary(z: Tensor) -> Tensor:
+def mean_summary(z: Float[Tensor, "nodes width"]) -> Float[Tensor, "width"]:
     """The sigmoid of the mean row, as published. Shape: (N, C) -> (C,)."""
     return torch.sigmoid(z.mean(0))
 
@@ -52,12 +53,12 @@ class DGI(nn.Module):
         self.weight = nn.Parameter(torch.empty(width, width))
         nn.init.uniform_(self.weight, -1 / math.sqrt(width), 1 / math.sqrt(width))
 
-    def forward(self, graph: Graph, x: Any, **given: Any) -> Tensor:
+    def forward(self, graph: Graph, x: Any, **given: Any) -> Float[Tensor, "nodes width"]:
         """The embeddings. Shape: x (N, F) -> (N, width)."""
         out: Tensor = self.encoder(graph, x, **given)
         return out
 
-    def discriminate(self, z: Tensor, summary: Tensor) -> Tensor:
+    def discriminate(self, z: Float[Tensor, "nodes width"], summary: Float[Tensor, "width"]) -> Float[Tensor, "nodes"]:
         """Logits of rows being real. Shape: z (N, width), summary (width,) -> (N,). Raises: ShapeError."""
         width = self.weight.shape[0]
         if z.dim() != 2 or z.shape[1] != width or summary.shape != (width,):
@@ -65,13 +66,15 @@ class DGI(nn.Module):
             raise ShapeError(f"DGI: expected rows of width={width} from the encoder, got shape {got}")
         return z @ (self.weight @ summary)
 
-    def contrast(self, positive: Tensor, negative: Tensor) -> Tensor:
+    def contrast(
+        self, positive: Float[Tensor, "nodes width"], negative: Float[Tensor, "nodes width"]
+    ) -> Float[Tensor, ""]:
         """The loss of rows of the graph and of the mixed one, (N, C) each; shape ()."""
         summary = self.summary(positive)
         real, mixed = self.discriminate(positive, summary), self.discriminate(negative, summary)
         return functional.softplus(-real).mean() + functional.softplus(mixed).mean()
 
-    def loss(self, graph: Graph, x: Tensor, **given: Any) -> Tensor:
+    def loss(self, graph: Graph, x: Float[Tensor, "nodes f"], **given: Any) -> Float[Tensor, ""]:
         """:meth:`contrast` with ``x`` and with its rows in an order that torch's generator draws."""
         mixed = x[torch.randperm(x.shape[0])]
         return self.contrast(self(graph, x, **given), self(graph, mixed, **given))

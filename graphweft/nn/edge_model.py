@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -47,7 +48,12 @@ class EdgeDecoder(nn.Module):
         self.first, self.last = nn.Linear(2 * width, hidden), nn.Linear(hidden, out_features)
         self.of_pair = nn.Linear(pair_dim, hidden, bias=False) if pair_dim else None
 
-    def forward(self, rows: Tensor, edge_label_index: Tensor, pair_attr: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        rows: Float[Tensor, "nodes width"],
+        edge_label_index: Int64[Tensor, "2 pairs"],
+        pair_attr: Float[Tensor, "pairs pair_dim"] | None = None,
+    ) -> Float[Tensor, "pairs out"]:
         """Shape: rows (N, width), edge_label_index (2, P) int64, pair_attr (P, pair_dim) -> (P, out_features)."""
         if edge_label_index.dim() != 2 or edge_label_index.shape[0] != 2:
             got = tuple(edge_label_index.shape)
@@ -131,11 +137,11 @@ class EdgeModel(KeepsArguments, nn.Module):
         self,
         graph: Graph | Sequence[Any],
         x: Any,
-        edge_label_index: Tensor | None = None,
+        edge_label_index: Int64[Tensor, "2 pairs"] | None = None,
         edge_weight: Any = None,
         edge_attr: Any = None,
-        pair_attr: Tensor | None = None,
-    ) -> Tensor:
+        pair_attr: Float[Tensor, "pairs pair_dim"] | None = None,
+    ) -> Float[Tensor, "pairs out"]:
         """One row a pair.
 
         Shape: x (N, in_features), edge_label_index (2, P) int64 -> (P, out_features).

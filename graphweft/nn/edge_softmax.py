@@ -5,6 +5,7 @@ Comes in: a graph, scores of its edges. Goes out: weights of the edges. Called b
 
 from __future__ import annotations
 
+from jaxtyping import Float
 from torch import Tensor
 
 from graphweft._errors import ConfigError, DtypeError, ShapeError
@@ -17,7 +18,9 @@ from graphweft.runtime.compile import Arguments, CompiledFunction
 _SCORES = "scores"
 
 
-def edge_softmax(graph: Graph, scores: Tensor, norm_by: str = "dst") -> Tensor:
+def edge_softmax(
+    graph: Graph, scores: Float[Tensor, "edges *columns"], norm_by: str = "dst"
+) -> Float[Tensor, "edges *columns"]:
     """``exp(s_e) / sum of exp(s_f)`` over the edges f into the node that e leads to, for every column by itself.
 
     Shape: scores (E, ...), row i of edge i as given to the graph -> the same.

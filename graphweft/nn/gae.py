@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -46,17 +47,21 @@ class GAE(nn.Module):
             raise ConfigError(f"{type(self).__name__}: expected encoder as a module, got {type(encoder).__name__}")
         self.encoder = encoder
 
-    def forward(self, graph: Graph, x: Any, **given: Any) -> Tensor:
+    def forward(self, graph: Graph, x: Any, **given: Any) -> Float[Tensor, "nodes width"]:
         """The embeddings. Shape: x (N, F) -> (N, width of the encoder)."""
         out: Tensor = self.encoder(graph, x, **given)
         return out
 
-    def decode(self, z: Tensor, edge_label_index: Tensor) -> Tensor:
+    def decode(
+        self, z: Float[Tensor, "nodes width"], edge_label_index: Int64[Tensor, "2 pairs"]
+    ) -> Float[Tensor, "pairs"]:
         """Logits of pairs, whose sigmoids are probabilities. Shape: z (N, C), edge_label_index (2, P) -> (P,)."""
         src, dst = _pairs(type(self).__name__, edge_label_index)
         return (torch.index_select(z, 0, src) * torch.index_select(z, 0, dst)).sum(1)
 
-    def recon_loss(self, z: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    def recon_loss(
+        self, z: Float[Tensor, "nodes width"], positive: Int64[Tensor, "2 pairs"], negative: Int64[Tensor, "2 others"]
+    ) -> Float[Tensor, ""]:
         """Cross-entropy of edges and of other pairs, the sum of both means, shape ().
 
         Args:
@@ -67,7 +72,7 @@ class GAE(nn.Module):
         there, not_there = self.decode(z, positive), self.decode(z, negative)
         return functional.softplus(-there).mean() + functional.softplus(not_there).mean()
 
-    def loss(self, graph: Graph, x: Any, seed: int = 0, **given: Any) -> Tensor:
+    def loss(self, graph: Graph, x: Any, seed: int = 0, **given: Any) -> Float[Tensor, ""]:
         """:meth:`recon_loss` of all edges of ``graph`` against as many pairs without one, which ``seed`` draws."""
         return self.recon_loss(self(graph, x, **given), *self._drawn(graph, seed))
 
@@ -91,7 +96,9 @@ class VGAE(GAE):
         (torch.Size([4, 3]), torch.Size([]))
     """
 
-    def moments(self, graph: Graph, x: Any, **given: Any) -> tuple[Tensor, Tensor]:
+    def moments(
+        self, graph: Graph, x: Any, **given: Any
+    ) -> tuple[Float[Tensor, "nodes width"], Float[Tensor, "nodes width"]]:
         """Mu and logstd, (N, C) each. Raises: ShapeError for an odd number of columns."""
         out = self.encoder(graph, x, **given)
         if isinstance(out, Tensor):
@@ -101,15 +108,15 @@ class VGAE(GAE):
         mu, logstd = out
         return mu, logstd.clamp(max=_MOST_LOGSTD)
 
-    def forward(self, graph: Graph, x: Any, **given: Any) -> Tensor:
+    def forward(self, graph: Graph, x: Any, **given: Any) -> Float[Tensor, "nodes width"]:
         """Embeddings: mu, in training with noise of torch's generator. Shape: x (N, F) -> (N, C)."""
         return self._around(*self.moments(graph, x, **given))
 
-    def kl_loss(self, mu: Tensor, logstd: Tensor) -> Tensor:
+    def kl_loss(self, mu: Float[Tensor, "nodes width"], logstd: Float[Tensor, "nodes width"]) -> Float[Tensor, ""]:
         """Divergence from the normal distribution, the mean over nodes, shape ()."""
         return -0.5 * (1 + 2 * logstd - mu.square() - (2 * logstd).exp()).sum(1).mean()
 
-    def loss(self, graph: Graph, x: Any, seed: int = 0, **given: Any) -> Tensor:
+    def loss(self, graph: Graph, x: Any, seed: int = 0, **given: Any) -> Float[Tensor, ""]:
         """:meth:`recon_loss` as of :class:`GAE`, and the divergence divided by the number of nodes."""
         mu, logstd = self.moments(graph, x, **given)
         found = self.recon_loss(self._around(mu, logstd), *self._drawn(graph, seed))

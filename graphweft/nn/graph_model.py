@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from graphweft._errors import ConfigError, ShapeError
@@ -123,11 +124,11 @@ class GraphModel(KeepsArguments, nn.Module):
     def forward(
         self,
         graph: Any,
-        x: Tensor | SparseFeatures | None = None,
-        ptr: Tensor | None = None,
-        edge_weight: Tensor | None = None,
-        edge_attr: Tensor | None = None,
-    ) -> Tensor:
+        x: Float[Tensor, "nodes in"] | SparseFeatures | None = None,
+        ptr: Int64[Tensor, "offsets"] | None = None,
+        edge_weight: Float[Tensor, "edges"] | None = None,
+        edge_attr: Float[Tensor, "edges edge_dim"] | None = None,
+    ) -> Float[Tensor, "graphs columns"]:
         """One row a graph.
 
         Shape: x (N, in_features), ptr (graphs + 1,) -> (graphs, out_features).
@@ -148,11 +149,11 @@ class GraphModel(KeepsArguments, nn.Module):
     def embed(
         self,
         graph: Any,
-        x: Tensor | SparseFeatures | None = None,
-        ptr: Tensor | None = None,
-        edge_weight: Tensor | None = None,
-        edge_attr: Tensor | None = None,
-    ) -> Tensor:
+        x: Float[Tensor, "nodes in"] | SparseFeatures | None = None,
+        ptr: Int64[Tensor, "offsets"] | None = None,
+        edge_weight: Float[Tensor, "edges"] | None = None,
+        edge_attr: Float[Tensor, "edges edge_dim"] | None = None,
+    ) -> Float[Tensor, "graphs columns"]:
         """What the head reads: the readouts side by side, (graphs, columns). Arguments as :meth:`forward`."""
         if x is None and hasattr(graph, "ptr"):
             graph, x, ptr = graph.graph, graph.x, graph.ptr
@@ -166,7 +167,9 @@ class GraphModel(KeepsArguments, nn.Module):
         given = {name: value for name, value in named.items() if value is not None}
         return self.read_out(rows, self.encoder(graph, rows, **given), ptr)
 
-    def read_out(self, x: Tensor, made: Tensor, ptr: Tensor) -> Tensor:
+    def read_out(
+        self, x: Float[Tensor, "nodes in"], made: Float[Tensor, "nodes layers"], ptr: Int64[Tensor, "offsets"]
+    ) -> Float[Tensor, "graphs out"]:
         """What the head reads, from the features and from what the node model made of them."""
         if self.inputs is None or not isinstance(self.readout, Readout):
             pooled: Tensor = self.readout(made, ptr)

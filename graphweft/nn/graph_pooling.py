@@ -11,6 +11,7 @@ import math
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from graphweft._errors import ConfigError, ShapeError
@@ -33,11 +34,11 @@ class Pooled(NamedTuple):
     """
 
     graph: Graph
-    x: Tensor
-    ptr: Tensor
-    nodes: Tensor
-    scores: Tensor
-    edges: Tensor
+    x: Float[Tensor, "kept c"]
+    ptr: Int64[Tensor, "offsets"]
+    nodes: Int64[Tensor, "kept"]
+    scores: Float[Tensor, "kept"]
+    edges: Int64[Tensor, "edges"]
 
 
 class _ByScore(nn.Module, abc.ABC):
@@ -61,10 +62,10 @@ class _ByScore(nn.Module, abc.ABC):
         self.width, self.ratio, self.min_score, self.multiplier = width, ratio, min_score, multiplier
 
     @abc.abstractmethod
-    def score(self, graph: Graph, x: Tensor) -> Tensor:
+    def score(self, graph: Graph, x: Float[Tensor, "nodes c"]) -> Float[Tensor, "nodes"]:
         """A number for every node, (N,)."""
 
-    def forward(self, graph: Graph, x: Tensor, ptr: Tensor) -> Pooled:
+    def forward(self, graph: Graph, x: Float[Tensor, "nodes c"], ptr: Int64[Tensor, "offsets"]) -> Pooled:
         """Shape: x (N, width), ptr (graphs + 1,).
 
         Raises: ShapeError for rows that do not fit.
@@ -119,7 +120,7 @@ class TopKPool(_ByScore):
         bound = 1.0 / math.sqrt(width)
         self.weight = nn.Parameter(torch.empty(width).uniform_(-bound, bound))
 
-    def score(self, graph: Graph, x: Tensor) -> Tensor:
+    def score(self, graph: Graph, x: Float[Tensor, "nodes c"]) -> Float[Tensor, "nodes"]:
         """``x p``, divided by the length of ``p`` where the share of nodes decides."""
         raw = (x * self.weight).sum(1)
         return raw if self.min_score is not None else raw / self.weight.norm()
@@ -151,7 +152,7 @@ class SAGPool(_ByScore):
         super().__init__(width, ratio, min_score, multiplier)
         self.scorer = GCNConv(width, 1) if scorer is None else scorer
 
-    def score(self, graph: Graph, x: Tensor) -> Tensor:
+    def score(self, graph: Graph, x: Float[Tensor, "nodes c"]) -> Float[Tensor, "nodes"]:
         """What the layer says."""
         found = self.scorer(graph, x)
         if tuple(found.shape) != (graph.num_nodes, 1):

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -76,10 +77,10 @@ class HeteroConv(nn.Module):
     def forward(
         self,
         graph: Graph,
-        x: Mapping[str, Tensor] | Tensor,
+        x: Mapping[str, Float[Tensor, "_ _"]] | Float[Tensor, "nodes width"],
         *,
-        edge_weight: Mapping[Relation, Tensor] | None = None,
-        edge_attr: Mapping[Relation, Tensor] | None = None,
+        edge_weight: Mapping[Relation, Float[Tensor, "_"]] | None = None,
+        edge_attr: Mapping[Relation, Float[Tensor, "_ _"]] | None = None,
     ) -> Any:
         """Rows by type, of the types that a relation of this layer leads to.
 
@@ -106,10 +107,10 @@ class HeteroConv(nn.Module):
     def between(
         self,
         graph: Graph,
-        rows: Mapping[str, Tensor],
-        edge_weight: Mapping[Relation, Tensor] | None = None,
-        edge_attr: Mapping[Relation, Tensor] | None = None,
-    ) -> dict[str, Tensor]:
+        rows: Mapping[str, Float[Tensor, "_ _"]],
+        edge_weight: Mapping[Relation, Float[Tensor, "_"]] | None = None,
+        edge_attr: Mapping[Relation, Float[Tensor, "_ _"]] | None = None,
+    ) -> dict[str, Float[Tensor, "_ _"]]:
         """As ``forward``, by the relations between types that there are rows of."""
         made: dict[str, list[Tensor]] = {}
         for relation in self.relations:
@@ -144,10 +145,10 @@ class HeteroStack(nn.Module):
     def forward(
         self,
         graph: Graph,
-        x: Mapping[str, Tensor] | Tensor,
+        x: Mapping[str, Float[Tensor, "_ _"]] | Float[Tensor, "nodes width"],
         *,
-        edge_weight: Mapping[Relation, Tensor] | None = None,
-        edge_attr: Mapping[Relation, Tensor] | None = None,
+        edge_weight: Mapping[Relation, Float[Tensor, "_"]] | None = None,
+        edge_attr: Mapping[Relation, Float[Tensor, "_ _"]] | None = None,
     ) -> Any:
         """As :meth:`HeteroConv.forward`, through all layers."""
         check_typed("to_hetero", graph)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from graphweft._errors import ConfigError, ShapeError
@@ -50,7 +51,7 @@ class JumpingKnowledge(KeepsArguments, nn.Module):
             self.lstm = nn.LSTM(channels, half, bidirectional=True, batch_first=True)
             self.att = nn.Linear(2 * half, 1)
 
-    def forward(self, rows: Sequence[Tensor]) -> Tensor:
+    def forward(self, rows: Sequence[Float[Tensor, "nodes channels"]]) -> Float[Tensor, "nodes joined"]:
         """Shape: ``num_layers`` tensors (nodes, channels) -> (nodes, num_layers * channels) for ``"cat"``, else (nodes,
         channels).
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
@@ -124,11 +125,14 @@ class CompiledModule(KeepsArguments, nn.Module):
     def forward(
         self,
         graph: Graph | Sequence[Block],
-        x: Features | tuple[Features, Tensor] | None = None,
-        rows: Tensor | None = None,
+        x: Float[Tensor, "*batch nodes in"]
+        | SparseFeatures
+        | tuple[Float[Tensor, "sources in"] | SparseFeatures, Float[Tensor, "destinations *columns"]]
+        | None = None,
+        rows: Int64[Tensor, "rows"] | None = None,
         *,
-        edge_weight: Tensor | EdgeInputs | None = None,
-        edge_attr: Tensor | None = None,
+        edge_weight: Float[Tensor, "edges"] | EdgeInputs | None = None,
+        edge_attr: Float[Tensor, "edges *edge_dim"] | None = None,
         return_attention_weights: bool = False,
     ) -> Any:
         """Output rows of all nodes, or of ``rows`` only; on a batch's ``blocks``, one per layer, those of its seeds.
@@ -382,9 +386,7 @@ class CompiledModule(KeepsArguments, nn.Module):
 
     def draws(self) -> bool:
         """Whether a forward pass, as the modules stand, draws random numbers."""
-        return any(
-            m.training and (getattr(m, "dropout", 0.0) or getattr(m, "value_dropout", 0.0)) for m in self.modules()
-        )
+        return any(m.training and (_held(m, "dropout") or _held(m, "value_dropout")) for m in self.modules())
 
     def _describe(self, builder: Builder, inputs: dict[str, Value], training: bool) -> dict[str, Value]:
         frame = self._frame(builder, inputs, training)
@@ -427,6 +429,14 @@ class CompiledModule(KeepsArguments, nn.Module):
                 foreach_add(counts, 1)
                 foreach_lerp([*means, *variances], [*found, *foreach_mul(spread, share)], momentum)
 
+    def tracked(self, extra: Mapping[str, Tensor]) -> norms_on_cpu.Tracked | None:
+        """What :meth:`store` does for outputs that stay where they are; None where it has more to look at."""
+        norms = {key.removesuffix(".stats"): x for key, x in extra.items() if key.endswith(".stats")}
+        found = [(self.get_submodule(name), x) for name, x in norms.items()]
+        if any(not isinstance(module, nn.BatchNorm1d) for module, _ in found):
+            return None
+        return norms_on_cpu.Tracked.of(found)  # type: ignore[arg-type]
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self._remade(copy.deepcopy(self._state(), memo), memo)  # torch has parametrized modules copied, too
 
@@ -447,6 +457,13 @@ class CompiledModule(KeepsArguments, nn.Module):
         made.__dict__.update(state)
         made._function, made._pieces = CompiledFunction(made._describe), {}
         return made
+
+
+def _held(module: nn.Module, name: str) -> Any:
+    """An attribute, 0 for none; torch takes long to say that a module has none."""
+    if name in module.__dict__:
+        return module.__dict__[name]
+    return getattr(module, name, 0.0) if name in module._modules or hasattr(type(module), name) else 0.0
 
 
 def _dense(who: str, x: SparseFeatures) -> Tensor:

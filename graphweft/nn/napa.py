@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from jaxtyping import Float
 from torch import Tensor
 
 from graphweft._checks import check_rows
@@ -28,8 +29,11 @@ from graphweft.storage.feature import SparseFeatures
 
 @left_out
 def neighbor_apply(
-    graph: Graph, h: Tensor | tuple[Tensor, Tensor], mode: str = "mul", weight: Tensor | None = None
-) -> Tensor:
+    graph: Graph,
+    h: Float[Tensor, "nodes f"] | tuple[Float[Tensor, "sources f"], Float[Tensor, "destinations f"]],
+    mode: str = "mul",
+    weight: Float[Tensor, "both out"] | None = None,
+) -> Float[Tensor, "edges *columns"]:
     """One value per edge from the rows of its two ends.
 
     Args:
@@ -63,11 +67,11 @@ def neighbor_apply(
 @opaque
 def pull(
     graph: Graph,
-    h: Tensor | tuple[Tensor, Tensor],
-    edge: Tensor | None = None,
+    h: Float[Tensor, "sources f"] | tuple[Float[Tensor, "sources f"], Float[Tensor, "destinations _"]],
+    edge: Float[Tensor, "edges *columns"] | None = None,
     weight: str = "mul",
     reduce: str = "sum",
-) -> Tensor:
+) -> Float[Tensor, "destinations f"]:
     """Source rows, weighted by edge values, reduced over the in-edges of every destination.
 
     Args:
@@ -132,11 +136,11 @@ def _pull_joined(graph: Graph, fields: dict[str, Any], edge: EdgeValues, weight:
 
 def push(
     graph: Graph,
-    h: Tensor | tuple[Tensor, Tensor],
-    edge: Tensor | None = None,
+    h: Float[Tensor, "sources f"] | tuple[Float[Tensor, "sources f"], Float[Tensor, "destinations _"]],
+    edge: Float[Tensor, "edges *columns"] | None = None,
     weight: str = "mul",
     reduce: str = "sum",
-) -> Tensor:
+) -> Float[Tensor, "destinations f"]:
     """:func:`pull` along reversed edges: destination rows, weighted, reduced over the out-edges of every source.
 
     Example:
@@ -149,7 +153,12 @@ def push(
 
 
 @opaque
-def apply(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str | None = None) -> Tensor:
+def apply(
+    x: Float[Tensor, "rows in"],
+    weight: Float[Tensor, "in out"],
+    bias: Float[Tensor, "out"] | None = None,
+    act: str | None = None,
+) -> Float[Tensor, "rows out"]:
     """A dense layer: ``act(x @ weight + bias)``.
 
     Args:

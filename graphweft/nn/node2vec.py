@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -68,14 +69,16 @@ class Node2Vec(nn.Module):
         self.walks_per_node, self.negatives, self.p, self.q = walks_per_node, negatives, p, q
         self.rows = nn.Embedding(graph.num_nodes, width, sparse=sparse)
 
-    def forward(self, nodes: Ids | None = None) -> Tensor:
+    def forward(self, nodes: Ids | None = None) -> Float[Tensor, "nodes width"]:
         """Rows of ``nodes``, (n, width); None: of all."""
         if nodes is None:
             return self.rows.weight
         out: Tensor = self.rows(as_selection("Node2Vec", "node", nodes, self.graph.num_nodes))
         return out
 
-    def walks(self, nodes: Ids, seed: int = 0, epoch: int = 0, stage: int = 0) -> tuple[Tensor, Tensor]:
+    def walks(
+        self, nodes: Ids, seed: int = 0, epoch: int = 0, stage: int = 0
+    ) -> tuple[Int64[Tensor, "windows context"], Int64[Tensor, "negatives context"]]:
         """Windows of walks from ``nodes`` and of negatives, int64 (windows, context_size); -1 behind a dead end.
 
         Draws are keyed by (seed, epoch, stage); batches of an epoch take stages of their own.
@@ -91,11 +94,13 @@ class Node2Vec(nn.Module):
         others = torch.randint(self.graph.num_nodes, size, generator=drawn)
         return self._windows(walked), self._windows(torch.cat([starts.unsqueeze(1), others], dim=1))
 
-    def loss(self, nodes: Ids, seed: int = 0, epoch: int = 0, stage: int = 0) -> Tensor:
+    def loss(self, nodes: Ids, seed: int = 0, epoch: int = 0, stage: int = 0) -> Float[Tensor, ""]:
         """The loss of walks from ``nodes`` and their negatives, shape (); draws as in :meth:`walks`."""
         return self.contrast(*self.walks(nodes, seed, epoch, stage))
 
-    def contrast(self, positive: Tensor, negative: Tensor) -> Tensor:
+    def contrast(
+        self, positive: Int64[Tensor, "windows context"], negative: Int64[Tensor, "negatives context"]
+    ) -> Float[Tensor, ""]:
         """Cross-entropy of pairs of a window's first node with each other: the sum of both means, shape ().
 
         Shape: positive and negative (windows, context_size) int64; pairs with -1 do not count.

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from graphweft._errors import ConfigError, ShapeError
@@ -56,7 +57,7 @@ class NodeEmbedding(nn.Module):
         """Whether the model runs on the blocks of a batch."""
         return isinstance(self.model, CompiledModule)
 
-    def forward(self, graph: Graph | Sequence[Block], x: SparseFeatures, **options: Any) -> Tensor:
+    def forward(self, graph: Graph | Sequence[Block], x: SparseFeatures, **options: Any) -> Float[Tensor, "rows out"]:
         """What the model makes of the learned rows of the nodes that ``x`` names.
 
         Shape: x (nodes, num_nodes) with a single one per row.

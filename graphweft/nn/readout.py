@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from graphweft._errors import ConfigError, DtypeError, ShapeError
@@ -24,7 +25,9 @@ from graphweft.runtime.repeated import Repeated
 _WHO = "readout"
 
 
-def readout(x: Tensor, ptr: Tensor, kind: str = "sum") -> Tensor:
+def readout(
+    x: Float[Tensor, "nodes *columns"], ptr: Int64[Tensor, "offsets"], kind: str = "sum"
+) -> Float[Tensor, "graphs *columns"]:
     """Sum, mean or max over the rows of each graph; zeros for a graph without nodes.
 
     Shape: x (N, ...) float32 or float64, ptr (graphs + 1,) int64 rising from 0 to N -> (graphs, ...).
@@ -52,7 +55,7 @@ def _over(x: Tensor, of_graphs: Graph, kind: str) -> Tensor:
     return _FUNCTIONS[kind](Arguments(of_graphs, x, {}, None, 0, False))["out"]
 
 
-def graph_softmax(x: Tensor, ptr: Tensor) -> Tensor:
+def graph_softmax(x: Float[Tensor, "nodes c"], ptr: Int64[Tensor, "offsets"]) -> Float[Tensor, "nodes c"]:
     """Softmax over the rows of each graph, column by column.
 
     Shape: x (N, C), ptr (graphs + 1,) -> (N, C).
@@ -85,14 +88,14 @@ class Readout(nn.Module):
         if not self.kinds or any(kind not in REDUCERS for kind in self.kinds):
             raise ConfigError(f"Readout: expected kinds among {', '.join(REDUCERS)}, joined by +, got {kinds!r}")
 
-    def forward(self, x: Tensor, ptr: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "nodes c"], ptr: Int64[Tensor, "offsets"]) -> Float[Tensor, "graphs columns"]:
         """Shape: x (N, C), ptr (graphs + 1,) -> (graphs, C * kinds)."""
         check_ptr(_WHO, x, ptr)
         if x.dim() != 2:
             return torch.cat([readout(x, ptr, kind) for kind in self.kinds], dim=1)
         return self.over(x, members(ptr))
 
-    def over(self, x: Tensor, of_graphs: Graph) -> Tensor:
+    def over(self, x: Float[Tensor, "nodes c"], of_graphs: Graph) -> Float[Tensor, "graphs columns"]:
         """As :meth:`forward`, where the graph that leads from nodes to their graphs is at hand."""
         made = [_over(x, of_graphs, kind) for kind in self.kinds]
         return made[0] if len(made) == 1 else torch.cat(made, dim=1)
@@ -130,7 +133,7 @@ class AttentionPool(nn.Module):
         super().__init__()
         self.gate, self.transform = gate, transform
 
-    def forward(self, x: Tensor, ptr: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "nodes c"], ptr: Int64[Tensor, "offsets"]) -> Float[Tensor, "graphs columns"]:
         """Shape: x (N, C), ptr (graphs + 1,) -> (graphs, columns of the transform).
 
         Raises: ShapeError for scores of another shape.
@@ -164,7 +167,7 @@ class Set2Set(nn.Module):
         self._width, self.steps = width, steps
         self.lstm = nn.LSTM(2 * width, width, num_layers)
 
-    def forward(self, x: Tensor, ptr: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "nodes c"], ptr: Int64[Tensor, "offsets"]) -> Float[Tensor, "graphs columns"]:
         """Shape: x (N, width), ptr (graphs + 1,) -> (graphs, 2 * width)."""
         check_ptr("Set2Set", x, ptr)
         if x.dim() != 2 or x.shape[1] != self._width:

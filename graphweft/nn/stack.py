@@ -377,6 +377,21 @@ class Stack(CompiledModule):
             self._pieces["embed", wanted] = function
         return self._settled(function(self.arguments(graph, x, None, edges)), graph, None)
 
+    def function_by_layer(self) -> CompiledFunction:
+        """As :attr:`function`, with the rows of each layer as an output: "layer0" and so on, of the last one "out"."""
+        function = self._pieces.get("layers")
+        if function is None:
+            function = self._pieces["layers"] = CompiledFunction(self._describe_layers)
+        return function
+
+    def _describe_layers(self, builder: Builder, inputs: dict[str, Value], training: bool) -> dict[str, Value]:
+        frame = self._frame(builder, inputs, training)
+        x, made = frame.x, {}
+        for index in range(len(self.layers)):
+            x = made[f"layer{index}"] = self._define_piece(frame, index, x)
+        del made[f"layer{len(self.layers) - 1}"]
+        return {"out": x, **made, **frame.outputs}
+
     def _describe_first(
         self, count: int, builder: Builder, inputs: dict[str, Value], training: bool
     ) -> dict[str, Value]:

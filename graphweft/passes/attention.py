@@ -62,7 +62,7 @@ def _raise(b: Builder, v: Value) -> Value | None:
     return None
 
 
-def _squeezed(v: Value) -> tuple[int, ...]:
+def squeezed(v: Value) -> tuple[int, ...]:
     """The trailing sizes other than 1."""
     return tuple(size for size in v.tensor.dims if size != 1)
 
@@ -71,12 +71,12 @@ def _fit(b: Builder, v: Value, dims: tuple[int, ...]) -> Value | None:
     """``v`` with dimensions of size 1 put in or left out, or None where that is not enough."""
     if v.tensor.dims == dims:
         return v
-    return b.add(Op.RESHAPE, v, dims=dims) if _squeezed(v) == tuple(s for s in dims if s != 1) else None
+    return b.add(Op.RESHAPE, v, dims=dims) if squeezed(v) == tuple(s for s in dims if s != 1) else None
 
 
-def _seen_through(v: Value) -> Value:
+def seen_through(v: Value) -> Value:
     """What got or lost dimensions of size 1."""
-    while v.op in (Op.RESHAPE, Op.EXPAND) and _squeezed(v) == _squeezed(v.inputs[0]):
+    while v.op in (Op.RESHAPE, Op.EXPAND) and squeezed(v) == squeezed(v.inputs[0]):
         v = v.inputs[0]
     return v
 
@@ -99,20 +99,20 @@ def _weights(v: Value, site: _Site) -> tuple[Value, dict[str, Any], tuple[Value,
         v = v.inputs[0]
     if v.tensor.dims not in ((site.heads, 1), (1,), ()):
         return None
-    v = _seen_through(v)
+    v = seen_through(v)
     dropped: dict[str, Any] = {"p": 0.0, "stream": 0}
     seed: tuple[Value, ...] = ()
     if v.op is Op.DROPOUT:
-        dropped, seed, v = {"p": v["p"], "stream": v["stream"]}, (v.inputs[1],), _seen_through(v.inputs[0])
+        dropped, seed, v = {"p": v["p"], "stream": v["stream"]}, (v.inputs[1],), seen_through(v.inputs[0])
     if v.op is not Op.EDGE_SOFTMAX or v.get("log") or v.inputs[0] is not site.graph:
         return None
-    return (v, dropped, seed) if _squeezed(v) == tuple(s for s in (site.heads,) if s != 1) else None
+    return (v, dropped, seed) if squeezed(v) == tuple(s for s in (site.heads,) if s != 1) else None
 
 
 def _score(v: Value, site: _Site) -> _Score | None:
-    v = _seen_through(v)
+    v = seen_through(v)
     if _is_ewise(v, "leaky_relu") and 0.0 <= v["alpha"] <= 1.0:
-        ends = _ends(_seen_through(v.inputs[0]), site.graph)
+        ends = _ends(seen_through(v.inputs[0]), site.graph)
         if ends is not None:
             return _Score({"score": "add", "alpha": v["alpha"], "scale": 1.0}, *ends)
     return _summed(v, site, 1.0)
@@ -120,7 +120,7 @@ def _score(v: Value, site: _Site) -> _Score | None:
 
 def _summed(v: Value, site: _Site, scale: float) -> _Score | None:
     """Scores that are sums over channels, perhaps times a constant."""
-    v = _seen_through(v)
+    v = seen_through(v)
     if v.op is Op.SCALE:
         return _summed(v.inputs[0], site, scale * v["factor"])
     if (_is_ewise(v, "mul") or _is_ewise(v, "div")) and v.inputs[1].op is Op.CONST:
@@ -152,9 +152,7 @@ def contracted_ends(v: Value) -> tuple[Value, Value] | None:
         product = v.inputs[0]
         if _is_ewise(product, "mul") or product.op is Op.MUL:
             x, y = product.inputs
-            return (_seen_through(x) if x.tensor.rows is None else x), (
-                _seen_through(y) if y.tensor.rows is None else y
-            )
+            return (seen_through(x) if x.tensor.rows is None else x), (seen_through(y) if y.tensor.rows is None else y)
     return None
 
 
@@ -163,7 +161,7 @@ def _ends(v: Value, graph: Value) -> tuple[Value, Value] | None:
     if not (_is_ewise(v, "add") or v.op is Op.ADD):
         return None
     for x, y in (v.inputs, v.inputs[::-1]):
-        x, y = _seen_through(x), _seen_through(y)
+        x, y = seen_through(x), seen_through(y)
         if x.op is Op.BROADCAST_SRC and y.op is Op.BROADCAST_DST and x.inputs[0] is graph is y.inputs[0]:
             return x.inputs[1], y.inputs[1]
     return None

@@ -15,7 +15,6 @@ import hashlib
 import os
 import threading
 import time
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -33,7 +32,7 @@ from graphweft.ir.program import Program, Value, topological
 from graphweft.passes.fuse import Group, Term
 from graphweft.passes.hoist import constant_values
 from graphweft.passes.rounding import RUNS, allowed, is_exact, noise, shaken, shaken_by_place
-from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial, elements
+from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial, elements, plain_torch
 from graphweft.storage.feature import is_dense
 
 _MOST_NOISE = 1e-7  # of the largest element: what a rewrite's own rounding may excuse where numbers are ordinary
@@ -500,19 +499,6 @@ _STAGE: dict[str, Callable[[Tensor, Any], Tensor]] = {
 }
 
 
-@contextlib.contextmanager
-def plain_torch() -> Iterator[None]:
-    """Whatever mode the caller is in, trials run as plain differentiable code, and warn about nothing."""
-    with (
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        torch.autocast("cpu", enabled=False),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
-        yield
-
-
 def _shown(outcome: Outcome) -> str:
     """A text of all groups."""
     at = {value: str(i) for i, value in enumerate(outcome.joint.values)}
@@ -596,4 +582,4 @@ def _file() -> Path:
 
 MEMORY = _Memory()
 
-__all__ = ["MEMORY", "Certificate", "Certifier", "Refuted", "key_of", "plain_torch"]
+__all__ = ["MEMORY", "Certificate", "Certifier", "Refuted", "key_of"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from graphweft.ir.ops import LEAVES, Op
+from graphweft.ir.ops import Op
 from graphweft.ir.pattern import rewrite
 from graphweft.ir.program import Builder, Program, Value
 
@@ -107,10 +107,3 @@ def cleanup(program: Program) -> Program:
         if len(smaller.values) == len(program.values):
             return smaller
         program = smaller
-
-
-def live_inputs(program: Program) -> set[Value]:
-    """Inputs that some output depends on."""
-    used = {operand for value in program.values for operand in value.inputs}
-    used |= {value for _, value in program.outputs}
-    return {value for value in program.inputs if value in used and value.op in LEAVES}

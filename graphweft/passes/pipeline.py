@@ -149,6 +149,10 @@ class Compiled:
     rounds: Set[str] = frozenset()
     certificates: list[Certificate] = field(default_factory=list)
 
+    def works_at(self, sizes: Sizes) -> dict[Value, tuple[Work, ...]]:
+        """:attr:`works` at other sizes than those that decided the plan."""
+        return _works(self.groups, sizes, self.rounds)
+
 
 Change = Callable[[Program], Program]
 
@@ -429,13 +433,19 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
     if request.on("fuse", 3) and request.on("join", 3):
         groups = join_products(joint, groups, phase)  # after the prediction: it changes no choice
         groups = join_heads(joint, groups, phase) if request.joins else groups
-    works = {group.result: group_works(group, sizes) for group in groups}
-    for group in groups if "operands" in request.rounds else ():
-        if group.terms or (group.anchor is not None and group.anchor.op is Op.MATMUL):
-            works[group.result] = tuple(work.rounded() for work in works[group.result])
+    works = _works(groups, sizes, request.rounds)
     groups = wait_late(groups) if request.place != HOST else groups
     steps = Steps(forward, raw, derived, opened)
     return Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model, steps, walks, request.rounds)
+
+
+def _works(groups: Sequence[Group], sizes: Sizes, rounds: Set[str]) -> dict[Value, tuple[Work, ...]]:
+    """What the kernel of every group does, by its result."""
+    works = {group.result: group_works(group, sizes) for group in groups}
+    for group in groups if "operands" in rounds else ():
+        if group.terms or (group.anchor is not None and group.anchor.op is Op.MATMUL):
+            works[group.result] = tuple(work.rounded() for work in works[group.result])
+    return works
 
 
 def _folds_scale(aggregation: Value, sizes: Sizes) -> bool:

@@ -7,14 +7,17 @@ no edge, an empty relation. Called by ``certificate.py``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphweft._torch_private import free_product_buffers
 from graphweft.graph.graph import Graph
 from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
 from graphweft.ir.ops import Op
@@ -236,3 +239,17 @@ def elements(program: Program, sizes: Mapping[str, int]) -> int:
                 count *= size
             most = max(most, count)
     return most
+
+
+@contextlib.contextmanager
+def plain_torch() -> Iterator[None]:
+    """Whatever mode the caller is in, trials run as plain differentiable code, and warn about nothing."""
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+    free_product_buffers()  # of float64, which nothing else multiplies

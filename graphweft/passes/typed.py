@@ -16,6 +16,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.pattern import rewrite
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.trailing import split_spec
+from graphweft.passes.attention import seen_through
 
 _FLOATS = (torch.float32, torch.float64)
 
@@ -82,10 +83,10 @@ def _matrix_operands(v: Value, broadcast: Op) -> list[tuple[Value, Value, bool]]
 
 def _product(b: Builder, v: Value) -> _Product | None:
     """``v`` as rows of an end times the matrix of each edge's relation; sizes of 1 are seen through."""
-    v = _seen_through(v)
+    v = seen_through(v)
     for x, matrices, transposed in _matrix_operands(v, Op.BROADCAST_ETYPE):
         graph, table = matrices.inputs
-        rows = _seen_through(x)
+        rows = seen_through(x)
         if rows.op not in (Op.BROADCAST_SRC, Op.BROADCAST_DST) or rows.inputs[0] is not graph:
             continue
         heads = x.tensor.dims[0] if len(x.tensor.dims) == 2 else 1
@@ -128,8 +129,8 @@ def _edge_weight(b: Builder, weight: Value, rows: Value, heads: int) -> Value | 
     per_head = len(rows.tensor.dims) == 2 and weight.tensor.dims == (heads, 1)
     if not per_head and _size(weight) != 1:
         return None
-    weight = _shaped(b, _seen_through(weight), (heads,) if per_head else ())
-    base = _seen_through(weight)
+    weight = _shaped(b, seen_through(weight), (heads,) if per_head else ())
+    base = seen_through(weight)
     if base.op is Op.EDGE_SOFTMAX and not base.get("log"):
         whole = b.add(Op.EDGE_SOFTMAX, *base.inputs, whole=True)
         return _shaped(b, whole, weight.tensor.dims)
@@ -139,7 +140,7 @@ def _edge_weight(b: Builder, weight: Value, rows: Value, heads: int) -> Value | 
 def _dots(b: Builder, v: Value) -> Value | None:
     """``sum over columns of (x_src W_relation) * y_dst``, or with the matrix at the destination."""
     for x, y in _contracted(v):
-        product, far = _product(b, x), _seen_through(y)
+        product, far = _product(b, x), seen_through(y)
         if product is None or far.op not in (Op.BROADCAST_SRC, Op.BROADCAST_DST) or far.op is product.end:
             continue
         if far.inputs[0] is not product.graph or _size(far) != product.dims[0] * product.dims[1]:
@@ -185,17 +186,6 @@ def _size(v: Value) -> int:
     for size in v.tensor.dims:
         count *= size
     return count
-
-
-def _squeezed(v: Value) -> tuple[int, ...]:
-    return tuple(size for size in v.tensor.dims if size != 1)
-
-
-def _seen_through(v: Value) -> Value:
-    """What got or lost dimensions of size 1."""
-    while v.op in (Op.RESHAPE, Op.EXPAND) and _squeezed(v) == _squeezed(v.inputs[0]):
-        v = v.inputs[0]
-    return v
 
 
 def _shaped(b: Builder, v: Value, dims: tuple[int, ...]) -> Value:

@@ -21,9 +21,9 @@ import torch
 
 from graphweft import _config
 from graphweft._decisions import keep, known
-from graphweft._memory import POOL, empty
+from graphweft._memory import POOL, Pool, empty
 from graphweft._native import LEVEL
-from graphweft.cost import CostModel, Work, contraction_work, gather_work, product_work, rows_work
+from graphweft.cost import CostModel, Work, contraction_work, gather_work, pages_work, product_work, rows_work
 from graphweft.graph.adjacency import Adjacency
 from graphweft.runtime import dense, sparse
 from graphweft.runtime.epilogue import Epilogue
@@ -55,7 +55,7 @@ def is_calibrated() -> bool:
 
 def calibrate() -> Calibration:
     """Measures this machine (about a second) and remembers the result where the cache is writable."""
-    samples = [(work, _best(call)) for work, call in _calls()]
+    samples = [*((work, _best(call)) for work, call in _calls()), _pages()]
     model = CostModel().fit(samples, weight=0.05)
     found = Calibration(_crossover(), model, model.error(samples))
     POOL.trim()
@@ -151,6 +151,21 @@ def _calls() -> Iterator[tuple[Work, Callable[[], object]]]:
     for n in (20_000, 60_000):
         x, scale = _random_rows(n, 32), torch.ones(n)
         yield rows_work(n * 32), functools.partial(dense.rows_apply, x, epilogue=Epilogue(row_scale=scale))
+
+
+def _pages(nbytes: int = 16 << 20) -> tuple[Work, float]:
+    """What touching memory costs that was mapped anew, above that which was there."""
+    pool, old = Pool(), empty((nbytes,), torch.uint8)
+
+    def new() -> None:
+        pool.empty((nbytes,), torch.uint8).zero_()
+        pool.trim()
+
+    def again() -> None:
+        old.zero_()
+        pool.trim()  # which looks at the heap as well
+
+    return pages_work(nbytes), max(_best(new) - _best(again), 1e-6)
 
 
 def _crossover(n: int = 8_000, width: int = 256, hidden: int = 32) -> float:

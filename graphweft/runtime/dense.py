@@ -395,22 +395,6 @@ def _torch_cross_entropy(
     return loss.detach(), correct, grad
 
 
-def mean_cross_entropy(logits: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean softmax cross entropy, and its gradient by the logits: tensors alone, so no device is waited for.
-
-    Shape: logits (n, c), y (n,) int64 -> (), (n, c).
-
-    Example:
-        >>> loss, grad = mean_cross_entropy(torch.zeros(1, 4), torch.tensor([0]))
-        >>> round(loss.item(), 4), grad.tolist()
-        (1.3863, [[-0.75, 0.25, 0.25, 0.25]])
-    """
-    logs = torch.log_softmax(logits, 1)
-    is_label = torch.arange(logits.shape[1], device=logits.device) == y.unsqueeze(1)
-    loss = -(logs * is_label).sum() / logits.shape[0]
-    return loss, (logs.exp() - is_label.to(logs.dtype)) / logits.shape[0]
-
-
 def argmax_rows(x: torch.Tensor) -> torch.Tensor:
     """The first column that holds each row's maximum; NaN counts as largest.
 

@@ -45,6 +45,24 @@ def linearize(plan: Plan, env: Slots, tensors: tuple[Tensor, ...]) -> tuple[dict
     return outputs, pullback
 
 
+def linearize_seen(
+    plan: Plan, env: Slots, tensors: tuple[Tensor, ...], seen: Callable[[str, Tensor], None]
+) -> Callable[[Callable[[str], Tensor]], dict[str, Tensor | None]]:
+    """As :func:`linearize`, step by step: ``seen`` gets every output when it is there; the function that comes back
+    asks for the gradient of an output when it is about to be read. It works once.
+    """
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        plan.run_forward_seen(env, tensors, seen)
+        kept = plan.kept(env)
+        plan.restore(kept, tensors, tuple(env[slot] for slot in plan.saved_outputs))
+
+    def pullback(ask: Callable[[str], Tensor]) -> dict[str, Tensor | None]:
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            return dict(zip(plan.tensors, plan.run_backward_asking(kept, ask), strict=True))
+
+    return pullback
+
+
 def is_followed(tensors: tuple[Tensor, ...]) -> bool:
     """Whether torch follows a computation on ``tensors``, to differentiate it later or on the way."""
     wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)

@@ -6,17 +6,23 @@ for any number of threads. Called by compiled programs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Self
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphweft import _native
+from graphweft._abi import TrackedNorm
 from graphweft._memory import empty
 
 _batch_norm = _native.declare("gw_batch_norm_f32")
 _batch_norm_grad = _native.declare("gw_batch_norm_grad_f32")
 _track = _native.declare("gw_track_moments_f32", recorded=False)  # after a step, replayed or not
+_track_all = _native.declare("gw_track_norms_f32", recorded=False)
 _normalise = _native.declare("gw_normalise_f32")
 _at = _native.pointer
+_Running = tuple[Tensor, Tensor, Tensor, float | None]  # mean, variance, count, momentum
 
 
 def batch_norm(
@@ -79,15 +85,71 @@ def track(stats: Tensor, rows: int, momentum: float, mean: Tensor, variance: Ten
         >>> track(torch.tensor([[2.0], [3.0]]), 4, 0.5, mean, variance), mean, variance
         (True, tensor([1.]), tensor([2.5000]))
     """
-    held = (stats, mean, variance)
-    if any(t.dtype != torch.float32 or not t.is_cpu or not t.is_contiguous() for t in held):
+    if not _are_plain(stats, mean, variance):
         return False
     _track(mean.shape[0], rows, _at(stats), momentum, _at(mean), _at(variance))
     return True
+
+
+class Tracked:
+    """Running statistics of several norms, moved together by one native call towards numbers in the same memory.
+
+    Args:
+        norms: Norms, each with the statistics (2, f) that it is moved towards.
+
+    Example:
+        >>> norm, stats = nn.BatchNorm1d(1, momentum=0.5), torch.tensor([[2.0], [3.0]])
+        >>> made = Tracked.of([(norm, stats)])
+        >>> made.move(4), norm.running_mean, norm.running_var, norm.num_batches_tracked
+        (None, tensor([1.]), tensor([2.5000]), tensor(1))
+    """
+
+    def __init__(self, norms: Sequence[tuple[nn.BatchNorm1d, Tensor]], held: Sequence[_Running]) -> None:
+        places = [tuple(t.data_ptr() for t in kept[:3]) for kept in held]
+        self._rows = [(norm, *more) for (norm, _), *more in zip(norms, held, places, strict=True)]
+        rows = [
+            TrackedNorm(kept[0].shape[0], _at(stats), *at, kept[3])
+            for (_, stats), kept, at in zip(norms, held, places, strict=True)
+        ]
+        self._table = (TrackedNorm * len(rows))(*rows)
+
+    @classmethod
+    def of(cls, norms: Sequence[tuple[nn.BatchNorm1d, Tensor]]) -> Self | None:
+        """None where some numbers are no float32 on the CPU, or the momentum changes from batch to batch."""
+        norms = [(norm, stats) for norm, stats in norms if norm.running_mean is not None]
+        held = [_running(norm) for norm, _ in norms]
+        if any(kept[3] is None or not _are_plain(*kept[:2]) for kept in held) or not _are_plain(*(s for _, s in norms)):
+            return None
+        return cls(norms, held)
+
+    def serves(self) -> bool:
+        """Whether the norms have the same running numbers, where they were."""
+        for norm, (mean, variance, count, momentum), (at, spread_at, count_at) in self._rows:
+            held = norm._buffers
+            if held["running_mean"] is not mean or held["running_var"] is not variance or norm.momentum != momentum:
+                return False
+            if held["num_batches_tracked"] is not count or count.data_ptr() != count_at:
+                return False
+            if mean.data_ptr() != at or variance.data_ptr() != spread_at:
+                return False
+        return True
+
+    def move(self, rows: int) -> None:
+        """Towards the statistics as they are now, which are those of so many rows."""
+        _track_all(self._table, len(self._table), rows)
+
+
+def _running(norm: nn.BatchNorm1d) -> _Running:
+    buffers = norm._buffers
+    return buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"], norm.momentum  # type: ignore[return-value]
+
+
+def _are_plain(*tensors: Tensor) -> bool:
+    return all(t.dtype == torch.float32 and t.is_cpu and t.is_contiguous() for t in tensors)
 
 
 def _flat(vector: Tensor | None) -> Tensor | None:
     return None if vector is None else vector.contiguous()
 
 
-__all__ = ["batch_norm", "batch_norm_grad", "normalise", "track"]
+__all__ = ["Tracked", "batch_norm", "batch_norm_grad", "normalise", "track"]

@@ -164,6 +164,17 @@ class Plan:
                     env[index] = None
         return tuple(env[slot] for _, slot in self.outputs)
 
+    def run_forward_seen(self, env: Slots, tensors: tuple[Any, ...], seen: Callable[[str, Any], None]) -> None:
+        """As :meth:`run_forward`; ``seen`` gets every output by name as soon as it is there, while caches hold it."""
+        for name, tensor in zip(self.tensors, tensors, strict=True):
+            env[self._place[name]] = tensor
+        names = {slot: name for name, slot in self.outputs}
+        for step in self._forward:
+            run_steps((step,), env)
+            for made in step[1].writes:
+                if made.at in names:
+                    seen(names[made.at], env[made.at])
+
     @property
     def scales(self) -> bool:
         """Whether the first call multiplies the rows of an input that no other call reads, and does nothing else."""
@@ -227,6 +238,16 @@ class Plan:
         for name, slot in self.seeds:
             env[slot] = gradients.pop(name)
         run_steps(self._backward, env)
+        return tuple(None if slot is None else env[slot] for slot in self.gradients)
+
+    def run_backward_asking(self, env: Slots, ask: Callable[[str], Any]) -> tuple[Any, ...]:
+        """As :meth:`run_backward`; ``ask`` is called for the gradient of an output where a call is about to read it."""
+        waiting = {slot: name for name, slot in self.seeds}
+        for step in self._backward:
+            for read in step[1].reads:
+                if read.at in waiting:
+                    env[read.at] = ask(waiting.pop(read.at))
+            run_steps((step,), env)
         return tuple(None if slot is None else env[slot] for slot in self.gradients)
 
     def evaluate_hoisted(self, item: HoistedValue, leaves: dict[str, Any], over: str | None = None) -> Any:

@@ -7,8 +7,10 @@ the memory of a run is predicted.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from graphweft._memory import LEAN, SMALL, Pool, heap_is_lean
 from graphweft.ir.elementwise import PIECED
@@ -24,6 +26,9 @@ _TOP, _HEAP_TOP = 1 << 47, 1 << 46  # above all imagined mappings, and above tho
 # Times what lies on it: what the heap of the C library takes for small tensors, as they come and go and the next ones
 # do not fit their gaps; and for those that come and go in the same order in every step.
 _GAPS, _ALIKE = 1.6, 1.0
+# The C library maps its first blocks from 128 KiB up one by one. Freeing one raises that bound to its size, at most to
+# 32 MiB, and it keeps free memory at the end of its heap up to twice the bound (mallopt(3), M_MMAP_THRESHOLD).
+_MAPPED_FROM, _MAPPED_MOST, _KEPT_FREE = 1 << 17, 32 << 20, 2
 
 
 class _Addresses(Pool):
@@ -54,21 +59,26 @@ class _Imagined(_Addresses):
     Attributes:
         is_taped: Tensors lie in an arena, and small ones stay, as a tape's calls know addresses.
         most: The most that both take together.
+        returned: Bytes of blocks so far that the system took back as soon as they were free.
     """
 
     def __init__(self) -> None:
         super().__init__(_TOP)
+        self.returned = 0
         self.is_taped, self.is_lean, self.heap = False, heap_is_lean(), _Heap(_HEAP_TOP)
         self._small = self._most_small = self._given_back = self.most = 0
-        self._gaps = _GAPS
+        self._gaps, self._bound = _GAPS, 0
 
     def record(self, is_taped: bool) -> None:
         """From now on tensors lie in an arena, or as usual again."""
         self.is_taped = is_taped
         self._gaps = _ALIKE if is_taped else self._gaps
 
-    def lend(self, nbytes: float, by_torch: bool = False) -> tuple[int, int]:
-        """A region of at least so many bytes; without an address where it is small or the system takes it back."""
+    def lend(self, nbytes: float, by_torch: bool = False, measured: bool = False) -> tuple[int, int]:
+        """A region of at least so many bytes; without an address where it is small or the system takes it back.
+
+        ``measured``: what the heap keeps beside it is part of it.
+        """
         size = int(nbytes)
         if size < SMALL:
             self._small += size
@@ -76,15 +86,23 @@ class _Imagined(_Addresses):
             region = 0, size
         elif by_torch and self.is_lean and size >= LEAN:
             self._given_back += size
+            self.returned += size
             region = -1, size
         elif by_torch:
             region = self.heap._take(size), size
+            if not (self.is_lean or measured) and size >= _MAPPED_FROM:
+                self._bound = max(self._bound, min(size, _MAPPED_MOST))
         else:
             size = self.rounded(size)
             region = self._take(size), size
-        kept = self._mapped + self.heap._mapped + int(self._gaps * self._most_small)
+        kept = self.mapped + _KEPT_FREE * self._bound + int(self._gaps * self._most_small)
         self.most = max(self.most, kept + self._given_back)
         return region
+
+    @property
+    def mapped(self) -> int:
+        """Bytes that both have mapped."""
+        return self._mapped + self.heap._mapped
 
     def take_back(self, region: tuple[int, int]) -> None:
         """The region is free."""
@@ -107,7 +125,7 @@ class Run:
         sizes: The numbers behind its symbols.
         loss: Bytes of the loss's gradient.
         beside: Regions of the pool that are held while it runs.
-        by_torch: Bytes of torch's own allocator that are held while it runs.
+        by_torch: Bytes of torch's own allocator that are held while it runs, as they were measured.
         stays: Regions of the pool that it makes the first time and that stay between others. They do not count.
         is_taped: It is recorded in an arena, and its small tensors stay.
     """
@@ -121,6 +139,21 @@ class Run:
     is_taped: bool = False
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A batch and the step that is made on it.
+
+    Attributes:
+        held: Bytes of the parts of the batch once it is ready.
+        making: Bytes of what passes while it is made.
+        step: The step.
+    """
+
+    held: tuple[float, ...]
+    making: tuple[float, ...]
+    step: Run
+
+
 def taken_bytes(*runs: Run) -> int:
     """What ``runs``, one after the other, take of the pool and of the heap. Hoisted values and inputs do not count.
 
@@ -128,19 +161,77 @@ def taken_bytes(*runs: Run) -> int:
     """
     pool, gradients, staying = _Imagined(), list[tuple[int, int]](), 0
     for place, run in enumerate(runs):
-        while gradients and run.plan is not None and run.plan.backward:
-            pool.take_back(gradients.pop())
-        held = [pool.lend(size) for size in run.beside]
-        held.append(pool.lend(run.by_torch, by_torch=True))
+        if run.plan is not None and run.plan.backward:
+            _take_back(pool, gradients)
         if run not in runs[:place]:
             staying += sum(pool.lend(size)[1] for size in run.stays)
-        pool.record(run.is_taped)
-        if run.plan is not None:
-            gradients += _run(run.plan, run.sizes, pool, run.loss)
-        pool.record(False)
-        for region in held:
-            pool.take_back(region)
+        gradients += _run_beside(run, pool)
     return pool.most - staying
+
+
+class Taken(NamedTuple):
+    """What epochs of batches take.
+
+    Attributes:
+        most: Bytes at once, as :func:`taken_bytes`.
+        mapped: Bytes that the last epoch maps anew.
+        returned: Bytes of its blocks that the system takes back as soon as they are free.
+    """
+
+    most: int
+    mapped: int
+    returned: int
+
+
+def taken_by_epochs(
+    batches: Sequence[Prepared], ahead: int, workers: int, between: Run | None = None, epochs: int = 1
+) -> Taken:
+    """What ``epochs`` of batches take, with ``between`` after each of them.
+
+    Batches differ in size, and are ready in the midst of others' steps: what one gives back fits the next one badly.
+
+    Args:
+        batches: Those of an epoch in order.
+        ahead: How many are prepared beside a step; 0: each is made when it is due.
+        workers: Threads that prepare them.
+        between: An evaluation.
+        epochs: How many.
+    """
+    pool, gradients, staying, before = _Imagined(), list[tuple[int, int]](), 0, (0, 0)
+    for epoch in range(epochs):
+        before = pool.mapped, pool.returned
+        ready: deque[list[tuple[int, int]]] = deque()
+        for place, batch in enumerate(batches):
+            making: deque[list[tuple[int, int]]] = deque()
+            for due in batches[place + len(ready) : place + 1 + (ahead if workers else 0)]:
+                making.append([pool.lend(size) for size in due.making])
+                ready.append([pool.lend(size) for size in due.held])
+                while len(making) > workers:  # the others are ready
+                    _take_back(pool, making.popleft())
+            _take_back(pool, gradients)
+            gradients += _run_beside(batch.step, pool)
+            for regions in (*making, ready.popleft()):
+                _take_back(pool, regions)
+        if between is not None:
+            if not epoch:
+                staying = sum(pool.lend(size)[1] for size in between.stays)
+            _run_beside(between, pool)
+    return Taken(pool.most - staying, pool.mapped - before[0], pool.returned - before[1])
+
+
+def _run_beside(run: Run, pool: _Imagined) -> list[tuple[int, int]]:
+    """Runs it beside what it holds; the regions of its gradients."""
+    held = [*map(pool.lend, run.beside), pool.lend(run.by_torch, by_torch=True, measured=True)]
+    pool.record(run.is_taped)
+    gradients = [] if run.plan is None else _run(run.plan, run.sizes, pool, run.loss)
+    pool.record(False)
+    _take_back(pool, held)
+    return gradients
+
+
+def _take_back(pool: _Imagined, regions: list[tuple[int, int]]) -> None:
+    while regions:
+        pool.take_back(regions.pop())
 
 
 def _run(plan: Plan, sizes: Sizes, pool: _Imagined, loss: float) -> list[tuple[int, int]]:
@@ -224,4 +315,4 @@ def _beside(value: Value, sizes: Sizes) -> float:
     return 0
 
 
-__all__ = ["Run", "taken_bytes"]
+__all__ = ["Prepared", "Run", "Taken", "taken_by_epochs", "taken_bytes"]

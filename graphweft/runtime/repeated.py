@@ -7,9 +7,9 @@ Parameters, settings and configuration are looked at when it is made, so it serv
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from graphweft._trace import active
 from graphweft.graph.graph import Graph
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.runtime.compile import Arguments, CompiledFunction
-from graphweft.runtime.function import Pullback, linearize
+from graphweft.runtime.function import Pullback, linearize, linearize_seen
 from graphweft.runtime.graph_tape import GraphTape, Inputs, class_of, corners_of, may_record
 from graphweft.runtime.hoisted import Content
 from graphweft.runtime.plan import Plan
@@ -45,6 +45,10 @@ class Repeated:
         self._plans: dict[tuple[Any, ...], Plan | None] = {}
         self._seen: Counter[tuple[Any, ...]] = Counter()
         self._tapes: dict[tuple[Any, ...], GraphTape | None] = {}
+
+    def of(self, function: CompiledFunction) -> Self:
+        """Calls of another function of the same arguments."""
+        return type(self)(function, self._usual)
 
     @property
     def parameters(self) -> Mapping[str, Tensor]:
@@ -88,6 +92,14 @@ class Repeated:
         plan = self._plan(graph, x, seed)
         assert plan is not None  # as is_compiled() said
         return linearize(plan, *self._bound(plan, graph, x, seed, hoisted))
+
+    def run_seen(
+        self, graph: Graph, x: Tensor, seed: int, hoisted: tuple[Any, ...], seen: Callable[[str, Tensor], None]
+    ) -> Callable[[Callable[[str], Tensor]], dict[str, Tensor | None]]:
+        """As :meth:`run` and :func:`linearize_seen`."""
+        plan = self._plan(graph, x, seed)
+        assert plan is not None  # as is_compiled() said
+        return linearize_seen(plan, *self._bound(plan, graph, x, seed, hoisted), seen)
 
     def hoisted(self, graph: Graph, x: Tensor) -> tuple[Any, ...]:
         """What the plan for these takes that follows from the graph, computed apart; none where that is its reverse."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from graphweft import _machine
 from graphweft.graph.graph import Graph
 from graphweft.ir.interpret import evaluate
@@ -31,6 +33,29 @@ class _Looped:
         self.graph, self.layout = graph.loopless, graph.layout
         self.num_src, self.num_dst = graph.num_src, graph.num_dst
         self.num_edges = self.graph.num_edges + graph.num_dst
+
+
+class _Taken:
+    """The graph into some destinations, or its reverse, by its sizes: it is made where a plan reads it, which few do.
+
+    ``loops``: each with one more edge from itself.
+    """
+
+    def __init__(self, graph: Graph, rows: Tensor, loops: bool, turned: bool = False) -> None:
+        self.graph, self.rows, self.loops, self.turned = graph, rows, loops, turned
+        ends = graph.num_src, int(rows.numel())
+        self.num_src, self.num_dst = reversed(ends) if turned else ends
+        degrees = graph.in_degrees()
+        self.num_edges = int(degrees[rows.to(degrees.device)].sum()) + int(rows.numel() if loops else 0)
+
+    def reverse(self) -> _Taken:
+        """With its ends swapped."""
+        return _Taken(self.graph, self.rows, self.loops, not self.turned)
+
+    def made(self) -> Graph:
+        """The graph."""
+        found = self.graph.take_dst_with_loops(self.rows) if self.loops else self.graph.edges_into(self.rows)
+        return found.reverse() if self.turned else found
 
 
 def measure_sizes(program: Program, named: Mapping[str, Any], memory: int) -> Sizes:
@@ -62,12 +87,15 @@ def _structure(value: Value, operands: list[Any]) -> Any:
     first = operands[0]
     if value.op is Op.ONE_LOOP and isinstance(first, Graph):
         return _Looped(first)
+    if value.op is Op.TAKE_DST and isinstance(first, Graph | _Looped):
+        looped = isinstance(first, _Looped)
+        return _Taken(first.graph if looped else first, operands[1], looped or bool(value.get("loops")))
+    if isinstance(first, _Taken):
+        return first.reverse() if value.op is Op.REVERSE else evaluate(value, [first.made(), *operands[1:]])
     if not isinstance(first, _Looped):
         return evaluate(value, operands)
     if value.op is Op.REVERSE:
         return first  # of the same sizes
-    if value.op is Op.TAKE_DST:
-        return first.graph.take_dst_with_loops(operands[1])
     return evaluate(value, [first.graph.with_one_loop(), *operands[1:]])
 
 

@@ -113,7 +113,8 @@ def spmm(
         or x.dim() != 2
         or out.shape != (adj.num_rows, width)
         or out.dtype != x.dtype
-        or (weight is not None and (weight.numel() != adj.num_edges or weight.dtype != kind or weight.stride(0) != 1))
+        or (weight is not None and (weight.numel() != adj.num_edges or weight.dtype != kind))
+        or (weight is not None and not weight.is_contiguous())
         or (src_scale is not None and (src_scale.numel() != adj.num_cols or src_scale.dtype != kind))
     ):
         raise _spmm_failure(adj, x, reduce, weight, src_scale, out)

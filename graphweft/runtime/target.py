@@ -8,7 +8,7 @@ Called by ``plan.py`` and ``staged.py``; the CPU's table is in ``runtime/cpu``, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from graphweft.ir.program import Value
 from graphweft.passes.fuse import Group
 from graphweft.passes.work import Sizes
 from graphweft.runtime.kernel_call import KernelCall, Slots
+from graphweft.runtime.losses import LOSSES, Loss
 from graphweft.sample.sampler import Sampler
 from graphweft.storage.feature import is_dense
 
@@ -61,6 +62,8 @@ class Target:
     # written down and replayed, so that nothing may depend on how large a batch is.
     rounds: Set[str] = frozenset({"rows", "operands"})
     rounds_in_batches: Set[str] = frozenset({"operands"})
+
+    losses: Mapping[str, Loss] = LOSSES  # of classes, and of entries, "binary" or "squared"
 
     blocking = False  # whether a launch is over when it returns, so that it can be timed, and written down as it is
 

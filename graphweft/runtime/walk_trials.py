@@ -24,10 +24,9 @@ from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.pattern import end_of
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import TensorType
-from graphweft.passes.certificate import plain_torch
 from graphweft.passes.fuse import Group
 from graphweft.passes.rounding import RUNS, allowed, noise, shaken
-from graphweft.passes.trials import Doubled, Shape, Trial, graph_size
+from graphweft.passes.trials import Doubled, Shape, Trial, graph_size, plain_torch
 
 # (the graph whose rows are walked, what is read, memory of a shape and dtype) -> results
 Kernel = Callable[[Graph, Sequence[Tensor], Callable[..., Tensor]], list[Tensor]]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 from graphweft._checks import as_integer
@@ -39,7 +40,7 @@ def metapath_walk(
     seed: int = 0,
     epoch: int = 0,
     stage: int = 0,
-) -> Tensor:
+) -> Int64[Tensor, "starts nodes"]:
     """Walks along one relation after the other, from source to destination.
 
     Walk i is keyed by (seed, epoch, stage, i): the same for any number of threads.

@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int64
 
 from graphweft._errors import ConfigError, GraphError, IndexRangeError
 from graphweft._memory import empty
@@ -83,11 +84,11 @@ def random_walk(
     p: float = 1.0,
     q: float = 1.0,
     restart: float = 0.0,
-    weight: torch.Tensor | None = None,
+    weight: Float[torch.Tensor, "edges"] | None = None,
     seed: int = 0,
     epoch: int = 0,
     stage: int = 0,
-) -> torch.Tensor:
+) -> Int64[torch.Tensor, "starts nodes"]:
     """Walks along edges, from source to destination; ``graph.reverse()`` walks against them.
 
     Walk i is keyed by (seed, epoch, stage, i): the same for any number of threads.

@@ -226,7 +226,7 @@ class OpenDevice:
     def _lost(self) -> GraphWeftError:
         """What is known of a process that no longer answers."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
+            self._process.wait(_PATIENCE)
         status = self._process.poll()
         ended = "was closed" if status is None else f"ended with status {status}"
         return GraphWeftError(f"{self.device.name}: expected the device's process to go on, got one that {ended}")

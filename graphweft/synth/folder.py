@@ -29,7 +29,7 @@ _OPTIONAL: dict[str, str] = {  # core and support: needed where the model has th
     "heads": _HEADS,
     **dict.fromkeys(("attention_rows", "attention_rows_test"), "<Score::(add2|dot)>"),
     "elements": r"elements\.cu",
-    **dict.fromkeys(("norms", "batch_norm"), r'"norms\.h"'),
+    **dict.fromkeys(("norms", "norm", "norms_test", "batch_norm"), r'"norms\.h"'),
     **{f"attention_{score}": f"<Score::{score}>" for score in ("add", "add2", "dot")},
 }
 _INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)

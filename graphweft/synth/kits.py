@@ -270,7 +270,7 @@ _KITS = {
         "model.cpp",
         functools.partial(source_text, on_device=True),
         ("program", "program/cuda"),
-        (*_HOST_HEADS, "heads.cpp", "kernels.cpp", "memory.cpp", "norms"),
+        (*_HOST_HEADS, "heads.cpp", "kernels.cpp", "memory.cpp", "norms.cpp", "batch_norm"),
         ("main.cpp",),
         ("abi", "csr", "features", "loss", "structure"),
         _cmake_cuda,

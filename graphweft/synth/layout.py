@@ -33,7 +33,8 @@ def comment(words: str) -> list[str]:
 def with_state(line: str, steps: Steps) -> str:
     """The statement with ``s.`` before the names of the state."""
     known = {*steps.table.buffers, *steps.graphs, *steps.forms, "graph", "edge_weight", "train_ids", "train"}
-    known |= {"x_by_row", "x_by_column", "x_by_row_values", "x_by_column_values"}
+    sides = (f"{x}_by_{side}" for x in ("x", "x_train") for side in ("row", "column"))
+    known |= {f"{side}{part}" for side in sides for part in ("", "_values")}
     out, word = [], ""
     for i, char in enumerate(line + " "):
         if char.isalnum() or char == "_":

@@ -118,12 +118,10 @@ def _state(steps: Steps, over_ranks: bool) -> str:
             "  const Ids train_ids{train.data(), int64_t(train.size())};",
         ]
     if steps.plans.is_sparse:
-        lines += ["  const SparseFeatures x;", "  const gw_adjacency x_by_row = x.by_row->native();"]
-        if steps.by_column:
-            lines += ["  const gw_adjacency x_by_column = x.by_column->native();"]
-        lines += ["  const float *const x_by_row_values = x.values.data();"]
-        if steps.by_column:
-            lines += ["  const float *const x_by_column_values = x.values_by_column.data();"]
+        lines += ["  const SparseFeatures x;", *_sparse("x", steps.by_column)]
+    if steps.takes_features:
+        made = f"x.take(train, {str(steps.by_column).lower()})"
+        lines += [f"  const SparseFeatures x_train = {made};", *_sparse("x_train", steps.by_column)]
     if steps.columns is None:
         lines.append("  const Graph graph;")
     by_number = steps.plans.is_weighted and not over_ranks
@@ -152,6 +150,13 @@ def _state(steps: Steps, over_ranks: bool) -> str:
     told = told if len(told) <= 120 else f"{head}\n      : {', '.join(given)} {{}}"
     lines += ["", told, "};", ""]
     return "\n".join(lines)
+
+
+def _sparse(name: str, by_column: bool) -> list[str]:
+    """What kernels read of sparse features."""
+    sides = {"by_row": "values", **({"by_column": "values_by_column"} if by_column else {})}
+    lines = [f"  const gw_adjacency {name}_{side} = {name}.{side}->native();" for side in sides]
+    return [*lines, *(f"  const float *const {name}_{side}_values = {name}.{at}.data();" for side, at in sides.items())]
 
 
 def _labels(steps: Steps) -> list[str]:

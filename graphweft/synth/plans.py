@@ -53,6 +53,7 @@ class StepPlans(NamedTuple):
         ones: Tensors that begin as ones.
         counters: Tensors of integers.
         momenta: How fast the running statistics of each batch norm move, by the name of the norm.
+        train_nonzeros: Stored entries of sparse features in ``rows``.
     """
 
     step: Plan
@@ -73,6 +74,7 @@ class StepPlans(NamedTuple):
     ones: frozenset[str] = frozenset()
     counters: frozenset[str] = frozenset()
     momenta: Mapping[str, float] = {}
+    train_nonzeros: int = 0
 
 
 def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: bool = False) -> StepPlans:
@@ -90,8 +92,6 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: b
     if ds.edge_features is not None:
         raise ConfigError(f"data: expected no features of edges, got some in {ds.name}: programs have none yet")
     edges = edge_data_of(model, ds, "use")
-    if edges.weight is not None and spec.reduce == "max":
-        raise ConfigError("reduce=max cannot be combined with edge_weight in a program; use reduce=sum or mean")
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     norms = {name: module for name, module in model.named_modules() if isinstance(module, _NORMS)}
     ones = frozenset(f"{name}.{part}" for name in norms for part in ("weight", "running_var")) & tensors.keys()
@@ -122,6 +122,7 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: b
         ones,
         _counters(tensors),
         {name: float(norm.momentum or 0.0) for name, norm in norms.items() if isinstance(norm, nn.BatchNorm1d)},
+        x.take_rows(rows).nnz if isinstance(x, SparseFeatures) and rows is not None else 0,
     )
 
 

@@ -26,11 +26,9 @@ class Scene(Protocol):
 
     Attributes:
         implicit: Whether gradients by sparse features read them by row.
-        lacks: Kernels that the target has none of.
     """
 
     implicit: bool
-    lacks: frozenset[str]
 
     def matrix(self, value: Value) -> str:
         """The matrix of an operand."""
@@ -77,8 +75,6 @@ Printer = Callable[[KernelCall, Scene], list[str]]
 
 def print_call(call: KernelCall, scene: Scene) -> list[str]:
     """The statements of one call. Raises: ConfigError naming a part that programs do not have."""
-    if call.kernel in scene.lacks:
-        raise _refused(call, "programs of this target come later; target=openmp has them")
     printer = _PRINTERS.get(call.kernel)
     if printer is None:
         what = _LATER.get(call.kernel, "this kernel")

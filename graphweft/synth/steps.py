@@ -62,6 +62,7 @@ _WORDS = {
     "sum_dims": "over_heads",
     "expand": "by_head",
 }
+_TAKEN = "features of train"  # sparse ones, in the place of a buffer
 _FORMS = {
     "in_edges": "edges",
     "in_edges_in_order": "ordered_edges",
@@ -103,6 +104,7 @@ class Steps:
         eval_logits: The logits of an evaluation.
         draws: Whether a step draws random numbers.
         by_column: Whether sparse features are read by column.
+        takes_features: Whether a step reads the training nodes' rows of sparse features.
         nests: Functions of elements by their name.
     """
 
@@ -123,6 +125,7 @@ class Steps:
     eval_logits: str = ""
     draws: bool = False
     by_column: bool = False
+    takes_features: bool = False
     nests: dict[str, RowNest] = field(default_factory=dict)
     offsets: dict[str, int] = field(default_factory=dict)
     arena_bytes: int = 0
@@ -138,7 +141,6 @@ class Manner(NamedTuple):
         implicit: Gradients by sparse features read them by row, so that they are not kept by column.
         on_device: Gradients of attention that is scored by products of rows have room for numbers of every edge.
         edges_bring_weights: Weights lie beside the edges of every form, not in one list by edge number.
-        lacks: Kernels that the target has none of.
     """
 
     any_size: bool = False
@@ -146,7 +148,6 @@ class Manner(NamedTuple):
     implicit: bool = False
     on_device: bool = False
     edges_bring_weights: bool = False
-    lacks: frozenset[str] = frozenset()
 
 
 def steps_of(plans: StepPlans, manner: Manner | None = None) -> Steps:
@@ -167,7 +168,7 @@ class _Walk:
         symbols = {"V": ("nodes", rows["V"]), "R": ("train_rows", rows.get("R", 0))}
         self.steps = Steps(plans, Table(symbols))
         self.plans, self.now, self._manner = plans, 0, manner
-        self.implicit, self.lacks = manner.implicit, manner.lacks
+        self.implicit = manner.implicit
         self._given = ""  # a buffer that the caller has
         self._kept: dict[str, Any] = {}  # what was prepared, by the structure of its expression
         self._bound: dict[Value, Any] = {}
@@ -206,7 +207,7 @@ class _Walk:
         """What is computed of a graph, then what is computed of its features."""
         steps, plan = self.steps, self.plans.evaluation
         self._given = "x"
-        self._add_parameters()
+        self._add_parameters(counters=False)
         self._open(plan)
         self._prepare(plan, lambda part: "x" not in part)
         prepared = self.now
@@ -218,11 +219,11 @@ class _Walk:
         self._settle(prepared)
         return steps
 
-    def _add_parameters(self) -> None:
-        """All tensors of the model; a prediction has no use for those that count."""
+    def _add_parameters(self, counters: bool = True) -> None:
+        """All tensors of the model, with or without those that count."""
         for name, shape in self.plans.shapes.items():
             is_counter = name in self.plans.counters
-            if is_counter and self._manner.any_size:
+            if is_counter and not counters:
                 continue
             ctype = "int64_t" if is_counter else "float"
             self.steps.parameters[name] = made = self.steps.table.add(_identifier(name), None, shape, 0, ctype)
@@ -349,8 +350,8 @@ class _Walk:
             if isinstance(call.value.type, StructType):
                 self._bound[call.value] = self._graph(call.value)
                 continue
-            if call.kernel == "dropout" and call.value.inputs[0].tensor.sparse:
-                self._bound[call.value] = call.value  # read through ``features``
+            if call.kernel in ("dropout", "take_rows") and call.value.inputs[0].tensor.sparse:
+                self._bound[call.value] = self._of_features(call)  # read through ``features``
                 continue
             if call.kernel in ("reshape", "detach"):
                 self._bound[call.value] = self._bound[call.value.inputs[0]]  # the same numbers
@@ -363,6 +364,18 @@ class _Walk:
             shown = ", ".join(f"{b.name} {b.shape}, {b.nbytes:,} bytes" for b in made)
             printed.append(Statement(f"{call.label} -> {shown}", tuple(lines), tuple(b.name for b in made)))
         return printed
+
+    def _of_features(self, call: KernelCall) -> Any:
+        """What stands for sparse features that are dropped, or for those of the training nodes."""
+        if call.kernel == "dropout":
+            return call.value
+        if self._bound[call.value.inputs[0]] != "features":
+            raise ConfigError(
+                "model: expected parts that a program can hold, got rows of sparse features that are dropped; "
+                "use dropout=0 or more layers"
+            )
+        self.steps.takes_features = True
+        return _TAKEN
 
     def _graph(self, value: Value) -> str:
         """The name of a graph made of another, and how it is made."""
@@ -486,14 +499,16 @@ class _Walk:
 
     def features(self, value: Value, by_column: bool, width: int) -> tuple[list[str], str, str, str]:
         """Of sparse features: statements before the product, their structure, their values, and room as above."""
-        nonzeros = self.plans.sizes.nonzeros["x"]
-        nodes, count = self.plans.sizes.rows["V"], self._width()
+        found, rows = self._bound[value], self.plans.sizes.rows
+        taken = found == _TAKEN
+        nonzeros = self.plans.train_nonzeros if taken else self.plans.sizes.nonzeros["x"]
+        nodes, count = rows["R"] if taken else rows["V"], self._width()
         panel = self._panel(nodes if by_column else count, nonzeros, width)
         side = "by_column" if by_column else "by_row"
         self.steps.by_column |= by_column
-        structure, values = f"x_{side}", f"x_{side}_values"
-        found = self._bound[value]
-        if found == "features":
+        name = "x_train" if taken else "x"
+        structure, values = f"{name}_{side}", f"{name}_{side}_values"
+        if taken or found == "features":
             return [], structure, values, panel
         seed = self.seed(found.inputs[1])
         kept = self.steps.table.add(f"kept_entries{self.now}", None, (nonzeros, 1), self.now)

@@ -86,6 +86,9 @@ def edge_data_of(model: nn.Module, ds: Dataset, choice: str = "use") -> EdgeData
     Raises: ConfigError for another choice than "use" and "ignore".
     """
     check_choice("edge_data", choice, EDGE_DATA)
+    if choice == "use" and getattr(ds, "edge_time", None) is not None:
+        hint = "; gw.sampling.SegmentSampler(time=ds.edge_time) draws by times in a loop of your own"
+        _tell(ds.name, ["edge_time"], "the trainer", hint)
     of_data = {name: getattr(ds, name, None) for name in ("edge_weight", "edge_features")}
     if choice == "ignore" or not any(isinstance(rows, Tensor) for rows in of_data.values()):
         return EdgeData()

@@ -18,6 +18,8 @@ from graphweft._memory import empty
 from graphweft.graph.graph import Graph
 from graphweft.nn.graph_model import GraphModel
 from graphweft.nn.readout import Readout
+from graphweft.runtime.dense import rows_apply
+from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.function import Pullback
 from graphweft.runtime.repeated import Repeated
 
@@ -46,6 +48,11 @@ class Reader:
     def serves(self, model: GraphModel) -> bool:
         """Whether the model still reads out as it did, and the configuration is the same."""
         return self._key == _key_of(model)
+
+    @property
+    def by_calls(self) -> bool:
+        """Whether readouts are compiled calls at all."""
+        return bool(self._rows)
 
     def is_compiled(self, of_graphs: Graph, x: Tensor, made: Tensor) -> bool:
         """Whether plans serve these, and not the interpreter."""
@@ -82,6 +89,65 @@ class Reader:
         pullbacks = list(zip([back for _, back in found], ends[len(parts) :], widths[len(parts) :], strict=True))
         return read, functools.partial(_pulled_by_parts, pullbacks)
 
+    def reading(self, of_graphs: Graph, x: Tensor, layers: Sequence[str], hidden: int) -> LayerReading:
+        """What is read of layers that come one by one; everything is compiled."""
+        return LayerReading(self._features, self._rows, of_graphs, x, layers, hidden)
+
+
+class LayerReading:
+    """Readouts of the layers of a model one by one, in the columns where those of all layers side by side have them.
+
+    Args:
+        features: Calls of the readouts of the features.
+        rows: Those of the layers.
+        of_graphs: From every node to its graph.
+        x: The features.
+        layers: Names of the layers in order.
+        hidden: Columns of each.
+    """
+
+    def __init__(
+        self,
+        features: Sequence[Repeated],
+        rows: Sequence[Repeated],
+        of_graphs: Graph,
+        x: Tensor,
+        layers: Sequence[str],
+        hidden: int,
+    ) -> None:
+        self._of_graphs, self._kinds, self._hidden = of_graphs, rows, hidden
+        self._begin = {name: len(features) * x.shape[1] + hidden * at for at, name in enumerate(layers)}
+        self._apart = hidden * len(layers)  # columns from one kind of readout to the next
+        self._backs: dict[str, list[Pullback]] = {}
+        self.read = empty((of_graphs.num_dst, len(features) * x.shape[1] + len(rows) * self._apart), x.dtype)
+        for at, call in enumerate(features):
+            part = call.forward(of_graphs, x)["out"]
+            rows_apply(part, Epilogue(), out=self.read[:, at * x.shape[1] : (at + 1) * x.shape[1]])
+
+    def take(self, name: str, rows: Tensor) -> None:
+        """The rows of a layer, which is read out at once."""
+        if name not in self._begin:
+            return
+        self._backs[name] = []
+        for at, call in enumerate(self._kinds):
+            outputs, back = call.run(self._of_graphs, rows)
+            rows_apply(outputs["out"], Epilogue(), out=self._columns(self.read, name, at))
+            self._backs[name].append(back)
+
+    def gradient(self, name: str, of_read: Tensor) -> Tensor:
+        """By the rows of a layer: kind after kind, the last one first, as torch's engine adds them up."""
+        total: Tensor | None = None
+        for at, back in reversed(list(enumerate(self._backs.pop(name)))):
+            found = back(rows_apply(self._columns(of_read, name, at), Epilogue()))["x"]
+            assert found is not None  # it was asked for
+            total = found if total is None else total.add_(found)
+        assert total is not None  # there is some readout
+        return total
+
+    def _columns(self, matrix: Tensor, name: str, kind: int) -> Tensor:
+        begin = self._begin[name] + kind * self._apart
+        return matrix[:, begin : begin + self._hidden]
+
 
 def _pulled_by_parts(pullbacks: Sequence[tuple[Pullback, int, int]], gradient: Tensor) -> Tensor | None:
     """The gradient of the rows: readout after readout, the last one first, as torch's engine adds them up."""
@@ -114,4 +180,4 @@ def _pulled(read: Tensor, leaf: Tensor, gradient: Tensor) -> Tensor | None:
     return leaf.grad
 
 
-__all__ = ["Back", "Reader"]
+__all__ = ["Back", "LayerReading", "Reader"]

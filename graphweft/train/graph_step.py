@@ -1,8 +1,10 @@
 """A step over a batch of graphs without torch's engine: layers, readouts, head and loss, forward and backward.
 
 Comes in: a :class:`GraphModel` with a linear head, calls of its node model and its readouts, a loss. Goes out: loss,
-gradients and statistics of a batch. A class of sizes that has come often enough is written down whole
-(``runtime/graph_tape.py``) and replayed. Called by :class:`GraphTask`.
+gradients and statistics of a batch. Layers are read out one by one, while caches hold their rows; the sum of a graph of
+more than 32 nodes may be cut elsewhere than that of all layers side by side, in a call of the model. A class of sizes
+that has come often enough is written down whole (``runtime/graph_tape.py``) and replayed. Called by
+:class:`GraphTask`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 from graphweft._memory import empty
 from graphweft._trace import active
 from graphweft.nn.graph_model import GraphModel
+from graphweft.nn.stack import Stack
 from graphweft.runtime import repeated
 from graphweft.runtime.graph_tape import GraphTape, Inputs, class_of, corners_of
 from graphweft.runtime.profile import PROFILE
@@ -28,7 +31,7 @@ from graphweft.train.graph_reading import Reader
 from graphweft.train.target import Cells, Recorded
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Found:
     """What a step gives, in memory that the next one may write.
 
@@ -56,8 +59,14 @@ class GraphStep:
     """
 
     def __init__(self, model: GraphModel, calls: Repeated, reader: Reader, loss: Callable[[Tensor], Recorded]) -> None:
-        self._model, self._calls, self._reader, self._loss = model, calls, reader, loss
+        self._model, self._reader, self._loss = model, reader, loss
+        self._layers = _layers_of(model, reader)
+        self._calls = calls
+        if self._layers:
+            assert isinstance(model.encoder, Stack)  # which has layers
+            self._calls = calls.of(model.encoder.function_by_layer())
         self._seen: Counter[tuple[Any, ...]] = Counter()
+        self._served: dict[tuple[Any, ...], bool] = {}
         self._tapes: dict[tuple[Any, ...], GraphTape | None] = {}
 
     @property
@@ -70,7 +79,17 @@ class GraphStep:
         model, graph, x = self._model, batch.graph, batch.x
         if not self._reader.serves(model) or not graph.is_drawn:
             return False
-        made = x.new_empty((1, 1)).expand(graph.num_nodes, model.read_width).requires_grad_()
+        counts = graph.num_nodes.bit_length(), graph.num_edges.bit_length(), batch.num_graphs.bit_length()
+        key = (*counts, x.dtype, x.shape[1])
+        if key not in self._served:
+            self._served[key] = self._is_compiled(batch)
+        return self._served[key]
+
+    def _is_compiled(self, batch: Any) -> bool:
+        """Whether plans serve the class of sizes of a batch."""
+        model, graph, x = self._model, batch.graph, batch.x
+        width = model.read_width // max(len(self._layers), 1)
+        made = x.new_empty((1, 1)).expand(graph.num_nodes, width).requires_grad_()
         return self._calls.is_compiled(graph, x) and self._reader.is_compiled(batch.of_graphs, x, made)
 
     def __call__(self, batch: Any, labels: Tensor, seed: int) -> Found:
@@ -116,22 +135,58 @@ class GraphStep:
     def _run(self, loss: Recorded, given: Inputs) -> Found:
         """Call by call."""
         assert given.of_graphs is not None  # it was given
+        if not self._layers:
+            return self._run_whole(loss, given)
+        x, stored = given.rows["x"], dict[str, Tensor]()
+        with torch.no_grad():
+            reading = self._reader.reading(
+                given.of_graphs, x, self._layers, self._model.read_width // len(self._layers)
+            )
+
+            def seen(name: str, rows: Tensor) -> None:
+                if name in self._layers:
+                    reading.take(name, rows)
+                else:
+                    stored[name] = rows
+
+            pullback = self._calls.run_seen(given.graph, x, given.key, given.hoisted, seen)
+            cells, head, by_read = self._headed(loss, reading.read)
+            return Found(cells, pullback(lambda name: reading.gradient(name, by_read)), head, stored)
+
+    def _run_whole(self, loss: Recorded, given: Inputs) -> Found:
+        """The same with the rows of all layers side by side."""
+        assert given.of_graphs is not None  # it was given
         with torch.no_grad():
             outputs, pullback = self._calls.run(given.graph, given.rows["x"], given.key, given.hoisted)
             stored = {name: tensor for name, tensor in outputs.items() if name != "out"}
             read, back = self._reader.run(given.of_graphs, given.rows["x"], outputs["out"])
             del outputs
-            kept, noise = _dropped(self._model.drop, read)
-            head = self._model.head
-            weight = head.weight.detach()
-            logits = _linear(kept, weight, head.bias)
-            cells, gradient = loss(logits, False)
-            by_bias = None if head.bias is None else torch.sum(gradient, 0)
-            made: dict[str, Tensor | None] = {"weight": torch.mm(gradient.t(), kept), "bias": by_bias}
-            by_read = torch.mm(gradient, weight)
-            found = back(by_read if noise is None else by_read.mul_(noise))
+            cells, head, by_read = self._headed(loss, read)
+            found = back(by_read)
             gradients = {} if found is None else pullback(found)
-        return Found(cells, gradients, made, stored)
+        return Found(cells, gradients, head, stored)
+
+    def _headed(self, loss: Recorded, read: Tensor) -> tuple[Cells, dict[str, Tensor | None], Tensor]:
+        """The loss of what was read out, and gradients by the head and by what it reads."""
+        kept, noise = _dropped(self._model.drop, read)
+        head = self._model.head
+        weight = head.weight.detach()
+        logits = _linear(kept, weight, head.bias)
+        cells, gradient = loss(logits, False)
+        by_bias = None if head.bias is None else torch.sum(gradient, 0)
+        made: dict[str, Tensor | None] = {"weight": torch.mm(gradient.t(), kept), "bias": by_bias}
+        by_read = torch.mm(gradient, weight)
+        return cells, made, by_read if noise is None else by_read.mul_(noise)
+
+
+def _layers_of(model: GraphModel, reader: Reader) -> tuple[str, ...]:
+    """Names of the layers where each is read out by itself, the last one "out"; none where they are read otherwise."""
+    encoder = model.encoder
+    if not isinstance(encoder, Stack) or encoder.jumping != "cat" or not reader.by_calls:
+        return ()
+    if type(encoder).define is not Stack.define or type(encoder)._describe is not Stack._describe:
+        return ()
+    return (*(f"layer{index}" for index in range(len(encoder.layers) - 1)), "out")
 
 
 def has_linear_head(model: GraphModel) -> bool:

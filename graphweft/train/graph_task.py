@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,8 @@ from graphweft.loader.graphs import GraphBatch, GraphLoader, Graphs, graph_batch
 from graphweft.nn.graph_model import GraphModel
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.settings import has_hooks, is_watched, tensors_of
+from graphweft.runtime.cpu.target import CPU
+from graphweft.runtime.norms import Tracked
 from graphweft.runtime.repeated import Repeated
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.batch_gradients import add_gradients
@@ -35,7 +38,7 @@ from graphweft.train.edge_data import EdgeData
 from graphweft.train.edge_task import for_edges
 from graphweft.train.full_batch import is_plain
 from graphweft.train.graph_reading import Reader
-from graphweft.train.graph_step import GraphStep, has_linear_head
+from graphweft.train.graph_step import Found, GraphStep, has_linear_head
 from graphweft.train.macro import MacroRun
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, USUAL_BATCH, USUAL_GRAPHS
@@ -49,7 +52,7 @@ _CALLED_AS = "model(graph, x, ptr), model(batch), or model(x, edge_index, batch)
 def for_rows(task: Any, mode: Any, ds: Any, batch_size: Any) -> tuple[Any, Any, Any, Any]:
     """Task, mode, dataset and size of a batch, those of graphs, or of pairs, where these are the rows of ``ds``.
 
-    The mode None is "full", and "mini" for pairs.
+    The mode None is "full", and "mini" for pairs and graphs; "full" is one batch of all training graphs.
 
     Raises: ConfigError, DataError where the task and the data do not fit each other.
     """
@@ -70,6 +73,10 @@ def for_rows(task: Any, mode: Any, ds: Any, batch_size: Any) -> tuple[Any, Any, 
     found = GRAPH_TASKS[ds.task == "regression"]
     if task in GRAPH_TASKS and task != found:
         raise ConfigError(f"task: expected {found} for {ds.name}, whose labels are for {ds.task}, got {task!r}")
+    if asked == "full":
+        if batch_size not in (None, USUAL_BATCH):  # the command gives the usual one
+            raise ConfigError(f"batch_size: expected mode mini as well, got mode {mode!r}")
+        batch_size = max(int(ds.train_idx.unique().numel()), 1)
     return found, "mini" if mode in ("full", "auto") else mode, ds, USUAL_GRAPHS if batch_size is None else batch_size
 
 
@@ -146,6 +153,7 @@ class GraphTask(MiniBatch):
     _repeated: Repeated | None = None
     _reader: Reader | None = None
     _step: GraphStep | None = None
+    _tracked: WeakKeyDictionary[Found, Tracked]
     _written: Callable[[Tensor], Recorded] | None = None  # makes the loss of labels, where native calls compute it
 
     def _sampler_of(self, sampler: str | AnySampler, fanouts: Sequence[int] | None) -> None:
@@ -167,7 +175,7 @@ class GraphTask(MiniBatch):
             raise ConfigError(f"prepare={prepare!r} cannot be combined with a set of graphs, which are taken whole")
         if isinstance(self.x, SparseFeatures):  # batches have few columns and many rows
             self.x = self.x.to_dense()
-        self._call = caller_of(self.model)
+        self._call, self._tracked = caller_of(self.model), WeakKeyDictionary()
         check_width(self.model, self.x)
         rows = torch.unique(self.rows["train"], sorted=True)
         return _Loader(_Sources(self), batch_size, shuffle=True, seed=seed, graphs=rows), None
@@ -180,7 +188,7 @@ class GraphTask(MiniBatch):
         """Looks up what steps read of the model; what is compiled for a class of sizes is when the first such comes."""
         self.model.train()
         before, self._repeated = self._repeated, repeated(self.model, self._repeated)
-        self._written = self.target.written_down(self.ds.y, native=True)  # labels may be others than an epoch before
+        self._written = self.target.written_down(self.ds.y, CPU)  # labels may be others than an epoch before
         if self._repeated is not before or self._written is None:
             self._step = None
 
@@ -226,10 +234,22 @@ class GraphTask(MiniBatch):
         model = self.model
         assert isinstance(model, GraphModel)  # what repeated() takes
         found = step(batch, self.ds.y[batch.index], seed)
-        self._store(found.stored, batch)
+        self._track(found, batch)
         add_gradients(calls.parameters, found.gradients)
         add_gradients({"weight": model.head.weight, "bias": model.head.bias}, found.head)
         return torch.tensor(found.cells.mean, dtype=torch.float32)
+
+    def _track(self, found: Found, batch: Any) -> None:
+        """Statistics of batch norms of a step, which come again in the same memory where the step is replayed."""
+        assert isinstance(self.model.encoder, CompiledModule)  # what repeated() takes
+        known = self._tracked.get(found)
+        if known is None or not known.serves():
+            known = self.model.encoder.tracked(found.stored)
+            if known is None:
+                self._store(found.stored, batch)
+                return
+            self._tracked[found] = known
+        known.move(batch.num_nodes)
 
     def _store(self, outputs: Mapping[str, Tensor], batch: Any) -> None:
         """Statistics of batch norms."""

@@ -70,8 +70,10 @@ class Loggers:
         for given, one in zip(self._given, self._open, strict=True):
             if given == "tensorboard":
                 one.close()
-            elif callable(getattr(one, "save", None)):
-                one.save()
+                continue
+            for name, arguments in (("save", ()), ("finalize", ("success",))):  # as loggers of Lightning have them
+                if callable(ending := getattr(one, name, None)):
+                    ending(*arguments)
         self._open = []
 
     def _made(self, name: str, epoch: int) -> Logger:

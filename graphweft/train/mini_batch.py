@@ -239,7 +239,7 @@ class MiniBatch(Steps):
     def _given_step(self) -> StepParts:
         """What a step is made of that is written down."""
         draws = isinstance(self.model, Stack) and self.model.draws()
-        loss = self.target.written_down(self.ds.y, native=target_at(self.device).blocking)
+        loss = self.target.written_down(self.ds.y, target_at(self.device))
         return StepParts(loss, draws, self.device, type(self.model).__name__)
 
     def _compile(self, loader: NodeBatches) -> None:
@@ -277,6 +277,14 @@ class MiniBatch(Steps):
         plan = loader.plan if loader.trial is None else loader.trial.plan()
         reference = self.sampler.sample(loader.seeds[: loader.batch_size], stage=_REFERENCE)
         return plan, batch_sizes(plan.plan.compiled.program, self.ds.graph, self.x, reference)
+
+    def sizes_of(self, plan: StagedPlan, draw: int, count: int) -> Sizes:
+        """The sizes in ``plan`` of a batch of ``count`` seeds that no run draws; ``draw``: its number among them."""
+        loader = self.loader
+        assert isinstance(loader, NodeBatches) and isinstance(self.sampler, NeighborSampler)  # what is staged
+        places = torch.randperm(loader.num_items, generator=torch.Generator().manual_seed(draw))[:count]
+        drawn = self.sampler.sample(loader.seeds[places], stage=_REFERENCE + draw)
+        return batch_sizes(plan.plan.compiled.program, self.ds.graph, self.x, drawn)
 
     @property
     def formats(self) -> FormatTrial | None:

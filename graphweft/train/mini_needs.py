@@ -6,7 +6,8 @@ budget asks, or an error that names the least that would do. Called by the train
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -14,9 +15,11 @@ from graphweft._budget import lifted
 from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
+from graphweft.passes.work import Sizes
 from graphweft.runtime.constants import owning
 from graphweft.runtime.footprint import Footprint, footprint
-from graphweft.runtime.rehearsal import Run, taken_bytes
+from graphweft.runtime.rehearsal import Prepared, Run, Taken, taken_by_epochs, taken_bytes
+from graphweft.runtime.staged import StagedPlan
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.full_batch import is_plain
@@ -28,7 +31,8 @@ from graphweft.train.settle import Features
 
 _TILES = (USUAL_TILE // 16, USUAL_TILE // 4, USUAL_TILE)
 _LARGER = 2  # times what the next tile takes at least, of four times as many nodes
-_SWING = 1.05  # batches differ in size
+_SWING = 1.02  # batches differ in size, and only some are drawn:
+_DRAWN_BATCHES, _EPOCHS = 6, 2
 _DRAWN, _NUMBERED = 32, 16  # bytes an edge and a node of a tile's draw, with what adding loops and copies take
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 
@@ -39,82 +43,78 @@ def fit_into(mini: MiniBatch, budget: RunBudget) -> None:
     Raises: MemoryBudgetError.
     """
     mini.budget = budget
-    needs, ways = needs_within(mini, budget)
+    needs, ways, _ = needs_within(mini, budget)
     budget.settle(needs)
     mini.loader.keep_ways(ways)
 
 
-def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
-    """The memory that training takes where it does as much at once as ``budget`` leaves room for, and how it prepares.
+def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSplit], float]:
+    """The memory that training takes where it does as much at once as ``budget`` leaves room for, how it prepares, and
+    the bytes that an epoch maps anew.
 
     It may not fit.
     """
     with lifted():
         mini.prepare()
-        taken = batch_taken(mini)
-        step = int(_SWING * taken_bytes(taken.step))
+        batches = _batches_taken(mini)
+        step = max(taken_bytes(batch.step) for batch in batches)
         base = replace(base_needs(mini.ds, mini.model, budget), step=step, trims=True)
-        runs = {way: taken.prepared(way, len(mini.loader)) for way in mini.loader.tried}
-        batches = {
-            way: int(_SWING * taken_bytes(run)) - step + taken.by_workers(way, len(mini.loader))
-            for way, run in runs.items()
-        }
-        base, evaluation = _with_evaluation(mini, budget, replace(base, batches=min(batches.values())))
+        single = {way: _by_epochs(batches, way) for way in mini.loader.tried}
+        least = min(taken.most for taken in single.values()) - step
+        base, evaluation = _with_evaluation(mini, budget, replace(base, batches=least))
 
-    def under(way: CoreSplit, trims: bool) -> Needs:
-        if trims:
-            return replace(base, batches=batches[way])
-        both = taken_bytes(
-            runs[way], evaluation, runs[way], evaluation
-        )  # steps take what evaluations left free as well
-        more = max(0, both - taken_bytes(runs[way]))
-        return replace(base, batches=batches[way], trims=False, evaluation=more)
+    def apart(way: CoreSplit) -> tuple[Needs, Taken]:
+        """Where memory is given back before an evaluation, and the other way round."""
+        return replace(base, batches=single[way].most - step), single[way]
 
-    ways = {way: under(way, trims=False) for way in runs}
-    if not all(map(budget.fits, ways.values())):
-        ways = {way: under(way, trims=True) for way in runs}
-    least = min(ways.values(), key=lambda needs: needs.total)
-    fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
-    return max(fitting.values(), key=lambda needs: needs.total, default=least), list(fitting)
+    def together(way: CoreSplit) -> tuple[Needs, Taken]:
+        both = _by_epochs(batches, way, evaluation, _EPOCHS)
+        more = max(0, both.most - single[way].most)
+        return replace(base, batches=single[way].most - step, trims=False, evaluation=more), both
+
+    ways = {way: together(way) for way in single}
+    if not all(budget.fits(needs) for needs, _ in ways.values()):
+        ways = {way: apart(way) for way in single}
+    fitting = {way: found for way, found in ways.items() if budget.fits(found[0])}
+    chosen = max(fitting or ways, key=lambda way: ways[way][0].total if fitting else -ways[way][0].total)
+    needs, taken = ways[chosen]
+    return needs, list(fitting), taken.mapped + taken.returned * len(mini.loader) / max(len(batches), 1)
 
 
-@dataclass(frozen=True)
-class BatchTaken:
-    """The memory of a batch.
-
-    Attributes:
-        held: Bytes of the parts of a batch that is ready.
-        making: Bytes of what passes while it is made.
-        step: What is trained on it.
-    """
-
-    held: tuple[float, ...]
-    making: tuple[float, ...]
-    step: Run
-
-    def prepared(self, way: CoreSplit, batches: int) -> Run:
-        """A step beside the batches that are ready, and those that are being made."""
-        most = max(batches, 1)
-        ready, made = min(way.ahead + 1, most), min(max(way.workers, 1), most)
-        return replace(self.step, beside=(*self.step.beside, *self.held * ready, *self.making * made))
-
-    def by_workers(self, way: CoreSplit, batches: int) -> int:
-        """What the heaps of the threads that prepare keep of what they have freed."""
-        return min(way.workers, batches) * min(_WORKER, int(sum(self.making)))
+def _by_epochs(batches: Sequence[Prepared], way: CoreSplit, evaluation: Run | None = None, epochs: int = 1) -> Taken:
+    """What epochs of ``batches`` take, with what the heaps of the threads that prepare keep of what they have freed."""
+    kept = min(way.workers, len(batches)) * min(_WORKER, int(sum(batches[0].making)))
+    taken = taken_by_epochs(batches, way.ahead, way.workers, evaluation, epochs)
+    return taken._replace(most=kept + int(_SWING * taken.most))
 
 
-def batch_taken(mini: MiniBatch) -> BatchTaken:
+def _batches_taken(mini: MiniBatch) -> list[Prepared]:
+    """Some batches of an epoch, the last one among them."""
+    first = batch_taken(mini)
+    staged, count, size = mini.staged_plan(), len(mini.loader), mini.loader.batch_size
+    if staged is None:
+        return [first] * min(count, _DRAWN_BATCHES)
+    last = mini.loader.num_items - (count - 1) * size
+    counts = [size] * (min(count, _DRAWN_BATCHES) - 1) + [last]
+    more = [mini.sizes_of(staged[0], draw, seeds) for draw, seeds in enumerate(counts[1:], 1)]
+    return [first, *(_prepared(staged[0], sizes, mini.ds.num_classes) for sizes in more)]
+
+
+def _prepared(staged: StagedPlan, sizes: Sizes, classes: int) -> Prepared:
+    held, making = staged.prepared_bytes(sizes)
+    return Prepared(held, making, Run(staged.plan, sizes, loss_bytes(sizes.rows["B"], classes)))
+
+
+def batch_taken(mini: MiniBatch) -> Prepared:
     """By account for a compiled batch; another is made and trained on, without an update."""
     staged = mini.staged_plan()
     if staged is not None:
-        plan, sizes = staged
-        held, making = plan.prepared_bytes(sizes)
-        return BatchTaken(held, making, Run(plan.plan, sizes, loss_bytes(sizes.rows["B"], mini.ds.num_classes)))
+        return _prepared(*staged, mini.ds.num_classes)
     with torch.random.fork_rng(devices=[]), kept_buffers(mini.model):
         places = torch.arange(min(mini.loader.batch_size, mini.loader.num_items))
         ready, made, step = rehearse(lambda: mini.loader.make(places, 0), mini.gradients)
     mini.optimizer.zero_grad(set_to_none=True)
-    return BatchTaken((ready,), (made - ready,), Run(beside=(step,)))
+    return Prepared((ready,), (made - ready,), Run(beside=(step,)))
 
 
 def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> tuple[Needs, Run]:
@@ -179,4 +179,4 @@ def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
     return most + _DRAWN * block.num_edges + _NUMBERED * (nodes + block.num_src)
 
 
-__all__ = ["BatchTaken", "batch_taken", "fit_into", "needs_within"]
+__all__ = ["batch_taken", "fit_into", "needs_within"]

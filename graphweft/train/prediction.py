@@ -89,6 +89,10 @@ class Predictions:
             return "graph"
         return _USUAL_ID if encoding is None or encoding.roles.id is None else encoding.roles.id
 
+    def ids(self) -> NDArray[Any]:
+        """Ids of the rows of :attr:`outputs`, of a run on pairs those of all nodes."""
+        return self._ids()[0]
+
     def columns(self) -> dict[str, NDArray[Any]]:
         """Columns of the table of predictions: ids, ``prediction``, and ``p_<class>`` for every class or label.
 

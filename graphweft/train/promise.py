@@ -25,6 +25,7 @@ from graphweft.train.durations import duration
 from graphweft.train.history import History
 from graphweft.train.needs import Needs, RunBudget, data_bytes
 from graphweft.train.plan import Plan
+from graphweft.train.ways import PAGES
 
 SECONDS_BOUND, PEAK_BOUND = 0.25, 0.15
 _ENOUGH = 3  # epochs after the first, which compiles and fills caches
@@ -101,7 +102,8 @@ class Promise:
         if abs(seconds / predicted - 1) <= SECONDS_BOUND or machine.error is None or _machine.is_busy():
             return
         works, known = self.works()
-        machine.corrected(works, seconds - known / torch.get_num_threads()).remember()
+        paging = 0.0 if self.plan is None else self.plan.way.seconds.get(PAGES, 0.0)
+        machine.corrected(works, seconds - known / torch.get_num_threads() - paging).remember()
 
     def _look(self, seconds: float) -> list[str]:
         """Lines about what is off and was not told before."""

@@ -236,7 +236,7 @@ class TrainSpec(LoopOptions, TableOptions):
                 object.__setattr__(self, "mode", "mini")
         if self.has_graphs:
             check_choice("model", self.model, OF_GRAPHS)
-            if self.mode in ("full", "auto"):  # batches of whole graphs
+            if self.mode == "auto":  # batches of whole graphs
                 object.__setattr__(self, "mode", "mini")
             return
         if self.has_pairs:

@@ -19,8 +19,10 @@ from torch.nn import functional
 
 from graphweft._errors import DataError, DataWarning
 from graphweft._pieces import in_pieces, total
-from graphweft.runtime.dense import LossCells, cross_entropy, cross_entropy_cells, mean_cross_entropy
+from graphweft.runtime.dense import LossCells, cross_entropy, cross_entropy_cells
 from graphweft.runtime.entry_loss import EntryCells, Kind, entry_loss, entry_loss_cells, known_entries
+from graphweft.runtime.target import Target as Where
+from graphweft.runtime.targets import target_of as where_of
 from graphweft.train.link_metrics import roc_auc
 from graphweft.train.metrics import f1, mean_of_entries
 
@@ -93,11 +95,11 @@ class Target(abc.ABC):
         ``share``: by which the gradient is multiplied.
         """
 
-    def written_down(self, y: Tensor, native: bool) -> Callable[[Tensor], Recorded] | None:
+    def written_down(self, y: Tensor, where: Where) -> Callable[[Tensor], Recorded] | None:
         """What makes, of the labels of some rows, a loss that stays right when others are written over them.
 
-        ``y``: all labels. ``native``: by native calls; else by operations of torch that wait for no number. None where
-        there is no such loss.
+        ``y``: all labels. ``where``: Who runs the step: by native calls where launches are over when they return, else
+        by operations that wait for no number. None where there is no such loss.
         """
         return None
 
@@ -145,9 +147,7 @@ class Classes(Target):
 
     def loss(self, outputs: Tensor, y: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Softmax cross-entropy."""
-        loss, _, gradient = cross_entropy(outputs, y, rows)
-        assert gradient is not None  # it was asked for
-        return loss, gradient
+        return where_of(outputs.device).losses["classes"](outputs, y, rows)
 
     def recorded(self, y: Tensor, rows: Tensor | None, share: float = 1.0) -> tuple[Recorded, list[Any]]:
         """Softmax cross-entropy."""
@@ -160,11 +160,12 @@ class Classes(Target):
 
         return call, [y, rows]
 
-    def written_down(self, y: Tensor, native: bool) -> Callable[[Tensor], Recorded] | None:
+    def written_down(self, y: Tensor, where: Where) -> Callable[[Tensor], Recorded] | None:
         """Softmax cross-entropy."""
-        if native:
+        if where.blocking:
             return lambda labels: self.recorded(labels, None)[0]
-        return lambda labels: lambda outputs, over: mean_cross_entropy(outputs, labels)  # type: ignore[return-value]
+        loss = where.losses["classes"]
+        return lambda labels: lambda outputs, over: loss(outputs, labels, None)  # type: ignore[return-value]
 
     def mean_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Softmax cross-entropy."""
@@ -204,9 +205,7 @@ class _Entries(Target):
 
     def loss(self, outputs: Tensor, y: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Over the known entries."""
-        found = entry_loss(self.kind, outputs, columns_of(y), rows)
-        assert found.gradient is not None  # it was asked for
-        return found.loss, found.gradient
+        return where_of(outputs.device).losses[self.kind](outputs, columns_of(y), rows)
 
     def recorded(self, y: Tensor, rows: Tensor | None, share: float = 1.0) -> tuple[Recorded, list[Any]]:
         """Over the known entries."""
@@ -220,9 +219,12 @@ class _Entries(Target):
 
         return call, [labels, rows]
 
-    def written_down(self, y: Tensor, native: bool) -> Callable[[Tensor], Recorded] | None:
-        """Over all entries, where all are known."""
-        if not native or y.dtype != torch.float32 or bool(y.isnan().any()):
+    def written_down(self, y: Tensor, where: Where) -> Callable[[Tensor], Recorded] | None:
+        """Over the known entries; by native calls, which take their number, over all, where all are known."""
+        if not where.blocking:
+            loss = where.losses[self.kind]
+            return lambda labels: lambda outputs, over: loss(outputs, columns_of(labels), None)  # type: ignore[return-value]
+        if y.dtype != torch.float32 or bool(y.isnan().any()):
             return None
         return lambda labels: self.recorded(labels, None)[0]
 

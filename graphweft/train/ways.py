@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from graphweft.cost import CostModel, Works, call_work, loss_work, update_work
+from graphweft.cost import CostModel, Works, call_work, loss_work, pages_work, update_work
 from graphweft.data.dataset import Dataset
 from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.passes.work import Sizes
@@ -20,6 +20,7 @@ from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.machine import Machine
 from graphweft.runtime.plan import Plan as KernelPlan
 from graphweft.runtime.prediction import computed
+from graphweft.runtime.staged import StagedPlan
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.full_batch import FullBatch, is_plain, is_recorded
 from graphweft.train.mini_batch import MiniBatch
@@ -28,7 +29,8 @@ from graphweft.train.needs import UNLIMITED, RunBudget
 from graphweft.train.plan import GraphStatistics, Way
 
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.99, 1.0)
-_TERMS = {"rows": "elementwise", "plain": "elementwise", "draw": "sampling", "call": "calls"}
+PAGES = "new memory"
+_TERMS = {"rows": "elementwise", "plain": "elementwise", "draw": "sampling", "call": "calls", "pages": PAGES}
 _WALKS = "edge values"
 
 
@@ -47,10 +49,13 @@ def full_way(full: FullBatch, budget: RunBudget, machine: Machine) -> Way:
 
 def mini_way(mini: MiniBatch, budget: RunBudget, machine: Machine) -> Way:
     """Sampled neighbourhoods of some training nodes in every step."""
-    needs, prepared = needs_within(mini, budget)
+    needs, prepared, mapped = needs_within(mini, budget)
     count, size = len(mini.loader), mini.loader.batch_size
     drawn = f", fan-outs {','.join(map(str, mini.fanouts))}" if mini.fanouts else ""
-    seconds = {} if mini.staged_plan() is None else _priced(*mini_works(mini, prepared or None), machine)
+    seconds: Mapping[str, float] = {}
+    if mini.staged_plan() is not None:
+        works, walks = mini_works(mini, prepared or None)
+        seconds = _priced([*works, *([(pages_work(mapped), 1.0)] if mapped else [])], walks, machine)
     return Way("mini", f"{count:,} of {size:,}{drawn}", seconds, needs)
 
 
@@ -70,20 +75,33 @@ def full_works(full: FullBatch) -> tuple[Works, float]:
 
 
 def mini_works(mini: MiniBatch, prepared: Sequence[CoreSplit] | None = None) -> tuple[Works, float]:
-    """As :func:`full_works`, of all batches of an epoch; they are as large as the first.
+    """As :func:`full_works`, of all batches of an epoch; they are as large as the first, but for the last.
+
+    Neighbourhoods of fewer seeds overlap less, so a batch of few is much work for its seeds.
 
     ``prepared``: the ways of preparing that are tried; None: the loader's.
     """
     found = mini.staged_plan()
     assert found is not None  # the caller has looked
     staged, sizes = found
-    plan: KernelPlan = staged.plan
-    calls = [*plan.forward, *plan.backward]
     in_turn = all(way.workers == 0 for way in prepared or mini.loader.tried)
+    count = max(len(mini.loader), 1)
+    last = mini.loader.num_items - (count - 1) * mini.loader.batch_size
+    if count == 1 or last == mini.loader.batch_size:
+        return _batch_works(mini, staged, sizes, in_turn, count)
+    works, walks = _batch_works(mini, staged, sizes, in_turn, count - 1)
+    more, others = _batch_works(mini, staged, mini.sizes_of(staged, count, last), in_turn, 1)
+    return [*works, *more], walks + others
+
+
+def _batch_works(mini: MiniBatch, staged: StagedPlan, sizes: Sizes, in_turn: bool, batches: int) -> tuple[Works, float]:
+    """What so many batches of these sizes do."""
+    plan: KernelPlan = staged.plan
+    calls, found = [*plan.forward, *plan.backward], plan.compiled.works_at(sizes)
     batch = [staged.draw_work(sizes, in_turn), *staged.preparation_works(sizes)]
-    batch += [work for call in calls for work in call.works]
-    works = [*((work, 1.0) for work in batch), (call_work(), len(calls)), *_around(mini, sizes.rows["B"])]
-    batches = max(1.0, mini.loader.num_items / mini.loader.batch_size)
+    for call in calls:
+        batch += next(found[slot.value] for slot in call.writes if slot.value in found)
+    works = [*((work, 1.0) for work in batch), (call_work(), len(calls)), *_around(mini, int(sizes.rows["B"]))]
     return [(work, batches * count) for work, count in works], batches * _walks(calls, sizes)
 
 
@@ -126,6 +144,7 @@ def statistics_of(ds: Dataset) -> GraphStatistics:
 
 
 __all__ = [
+    "PAGES",
     "full_way",
     "full_works",
     "mini_way",

@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.csgraph
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 from graphweft._checks import as_integer
@@ -117,7 +118,7 @@ def metapath_graph(graph: Graph, metapath: Sequence[Relation]) -> Graph:
     return made
 
 
-def largest_component(graph: Graph, count: int = 1, *, strong: bool = False) -> tuple[Graph, Tensor]:
+def largest_component(graph: Graph, count: int = 1, *, strong: bool = False) -> tuple[Graph, Int64[Tensor, "kept"]]:
     """The graph between the nodes of the ``count`` largest components, and these nodes, ascending.
 
     Args:

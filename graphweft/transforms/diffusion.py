@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,7 +26,7 @@ _LEAST = 1e-8  # what a term of the series must weigh to be added
 _MOST_TERMS = 10_000
 
 
-def sign_features(graph: Graph, x: Tensor, hops: int) -> list[Tensor]:
+def sign_features(graph: Graph, x: Float[Tensor, "nodes f"], hops: int) -> list[Float[Tensor, "nodes f"]]:
     """``x`` and what ``hops`` multiplications by D^-1/2 A D^-1/2 make of it: ``[x, A x, A A x, ...]``.
 
     D are the in-degrees; no self-loops are added. Put side by side, they train a plain perceptron.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import torch
+from jaxtyping import Float32
 from torch import Tensor
 
 from graphweft._checks import as_integer
@@ -21,7 +22,7 @@ from graphweft.graph.graph import Graph
 _ENTRIES = 1 << 22  # of the dense block that walks are followed in
 
 
-def laplacian_encoding(graph: Graph, width: int, seed: int = 0) -> Tensor:
+def laplacian_encoding(graph: Graph, width: int, seed: int = 0) -> Float32[Tensor, "nodes {width}"]:
     """The first eigenvectors of the normalised Laplacian of the undirected graph, the trivial one left out.
 
     Shape: (N, width) float32, columns of mean square 1, the largest entry positive.
@@ -37,7 +38,7 @@ def laplacian_encoding(graph: Graph, width: int, seed: int = 0) -> Tensor:
     return found
 
 
-def random_walk_encoding(graph: Graph, steps: int) -> Tensor:
+def random_walk_encoding(graph: Graph, steps: int) -> Float32[Tensor, "nodes {steps}"]:
     """Column t: the chance that a walk of t + 1 steps along the edges is back at its node.
 
     Every step takes one of the out-edges alike. The cost is steps x N x E; meant for graphs of some ten thousand nodes
@@ -72,7 +73,7 @@ def random_walk_encoding(graph: Graph, steps: int) -> Tensor:
     return torch.from_numpy(encoding.astype(np.float32))
 
 
-def local_degree_profile(graph: Graph) -> Tensor:
+def local_degree_profile(graph: Graph) -> Float32[Tensor, "nodes 5"]:
     """In-degree of a node, and minimum, maximum, mean and deviation of the in-degrees of its in-neighbours.
 
     Rows of nodes without in-edges are zero; the deviation is that of a population, as in PyTorch Geometric.

@@ -89,6 +89,41 @@ def test_other_tables_of_the_same_columns(inside, capsys) -> None:
     assert "expected nodes with a label in the all split, got none" in refused(capsys, "evaluate", "run", *files)
 
 
+def test_what_other_tables_have_more_is_told(inside, capsys) -> None:
+    users, _ = fraud_tables()
+    users.loc[3, "country"] = "ZZ"
+    users.assign(credit=1).to_csv("more.csv", index=False)
+    out = told(capsys, "predict", "run", "--nodes", "more.csv", "--edges", "transfers.csv", "--out", "more_p.csv")
+    assert out.splitlines()[:2] == [
+        "note: more.csv: column 'credit' not used, as the first table had none such",
+        "note: more.csv, column 'country': 1 value is not among the categories so far ('ZZ' the first)",
+    ]
+
+
+def test_pairs_get_the_product_of_their_embeddings(inside, capsys) -> None:
+    table = "train --edges transfers.csv --source sender --target receiver --task link --features degree --quiet"
+    assert main([*table.split(), *DROP.split(), "--epochs", "2", "--hidden", "8", "--out", "links"]) == 0
+    capsys.readouterr()
+    told(capsys, "predict", "links", "--out", "rows.csv")
+    rows = pd.read_csv("rows.csv").set_index("node")
+    pairs = pd.read_csv("transfers.csv")[["sender", "receiver"]].head(9)
+    wanted = (rows.loc[pairs["sender"]].to_numpy() * rows.loc[pairs["receiver"]].to_numpy()).sum(1)
+    for names in (["sender", "receiver"], ["source", "target"]):
+        pairs.columns = names
+        pairs.to_csv("pairs.csv", index=False)
+        out = told(capsys, "predict", "links", "--pairs", "pairs.csv", "--out", "scored.csv")
+        assert out == f"scored.csv: 9 rows, columns {', '.join(names)}, score, probability\n"
+        scored = pd.read_csv("scored.csv")
+        assert scored[names].equals(pairs)
+        np.testing.assert_allclose(scored["score"], wanted, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(scored["probability"], 1 / (1 + np.exp(-wanted)), rtol=1e-4)
+    pairs.assign(target="nobody").to_csv("pairs.csv", index=False)
+    line = "pairs.csv, column 'target': expected ids of nodes, got 'nobody' in row 1"
+    assert line in refused(capsys, "predict", "links", "--pairs", "pairs.csv")
+    line = "pairs: expected a run with embeddings, as of the task link or gae, got classification"
+    assert line in refused(capsys, "predict", "run", "--pairs", "pairs.csv")
+
+
 def test_evaluate_gives_the_scores_of_the_best_epoch(inside, capsys) -> None:
     summary = json.loads(Path("run/summary.json").read_text())
     scores = json.loads(told(capsys, "evaluate", "run", "--json"))

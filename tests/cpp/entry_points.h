@@ -7,6 +7,7 @@
 #include "graphweft/abi.h"
 #include "graphweft/adjacency.h"
 #include "graphweft/attention.h"
+#include "graphweft/batch_norm.h"
 #include "graphweft/nest.h"
 #include "graphweft/optim.h"
 #include "graphweft/typed_rows.h"
@@ -34,6 +35,7 @@ int gw_batch_norm_grad_f32(int64_t n, int64_t f, const float* x, int64_t ldx, co
                            const float* weight, const float* stats, double eps, float* dx, int64_t lddx, float* dweight,
                            float* dbias);
 int gw_track_moments_f32(int64_t f, int64_t rows, const float* stats, double momentum, float* mean, float* variance);
+int gw_track_norms_f32(const gw_tracked_norm_f32* table, int64_t norms, int64_t rows);
 int gw_ids_summary(int32_t wide, int64_t n, const void* ids, int64_t* low, int64_t* high, int32_t* ascending);
 int gw_ids_require(int32_t wide, int64_t n, const void* ids, int64_t bound, const char* what);
 int gw_coo_to_csr(int32_t wide_in, int64_t num_edges, const void* rows, const void* cols, int64_t num_rows,

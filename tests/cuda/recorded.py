@@ -22,6 +22,7 @@ from graphweft import device_check
 from graphweft.runtime.captured import Step
 from graphweft.runtime.cuda import jit, walks
 from graphweft.runtime.cuda.graphs import GraphStep
+from graphweft.runtime.cuda.target import CUDA
 from graphweft.runtime.padded import Shapes
 from graphweft.runtime.staged import Choice
 from graphweft.train.target import Classes
@@ -130,7 +131,7 @@ def a_recorded_step_is_right_for_another_batch() -> None:
             assert not shapes.refused, shapes.refused
             sizes = [shapes.of(4, batch.values) for batch in batches]
             bounds = sizes[0].joined(sizes[1]).widened(0.3)
-            step = Step(plan, shapes, tensors, Classes().written_down(y, native=False), False, here)
+            step = Step(plan, shapes, tensors, Classes().written_down(y, CUDA), False, here)
             captured = GraphStep.capture(step, bounds, batches[0], y[batches[0].seeds], Recorder)
             assert captured is not None
             batch = batches[1]

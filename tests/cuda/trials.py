@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from codegen.regions import REGIONS, Region, attends
 from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
-from cuda import checked, emulated, halves, recorded, sampling
+from cuda import checked, emulated, halves, losses, recorded, sampling
 from cuda.halves import dense_of, drawn
 from nn.models import IN, make
 from torch import Tensor
@@ -34,7 +34,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Attrs, Builder, Value
 from graphweft.ir.residency import Residency, TensorType
 from graphweft.runtime import dense
-from graphweft.runtime.cuda import attention_kernels, edges, kernels, sampling_kernels, walks
+from graphweft.runtime.cuda import attention_kernels, edges, kernels, loss_kernels, sampling_kernels, walks
 from graphweft.runtime.cuda.graphs import GraphStep
 from graphweft.runtime.cuda.jit import Kernel
 from graphweft.runtime.cuda.target import CUDA
@@ -101,6 +101,7 @@ TRIALS |= {
         halves.attention_of_sixteen_bits,
         halves.attention_sums_of_many_small_weights,
         halves.sums_of_many_small_numbers_keep_them,
+        losses.class_losses_of_rows,
     )
 }
 
@@ -553,11 +554,8 @@ def a_walk_that_is_wrong_is_seen() -> None:
 @trial
 def no_kernel_is_left_out() -> None:
     """Every kernel that is written once was launched by a trial before this one, and every launcher ran."""
-    known = {
-        item.compiled
-        for item in (vars(kernels) | vars(attention_kernels) | vars(sampling_kernels)).values()
-        if isinstance(item, Kernel) and not item.is_device
-    }
+    rooms = vars(kernels) | vars(attention_kernels) | vars(sampling_kernels) | vars(loss_kernels)
+    known = {item.compiled for item in rooms.values() if isinstance(item, Kernel) and not item.is_device}
     assert known <= set(LAUNCHED), [item.__name__ for item in known - set(LAUNCHED)]
     assert set(CUDA.kernels()) == CALLED, set(CUDA.kernels()) ^ CALLED
 

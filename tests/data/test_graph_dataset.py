@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import networkx
 import numpy as np
 import pytest
 import torch
@@ -173,6 +174,10 @@ def test_features_where_a_set_has_none() -> None:
         (lambda g: gw.GraphDataset("one", g[0]), "one: expected graph_ptr, the offsets of the graphs, got none"),
         (lambda g: gw.GraphDataset.from_list([]), "from_list: expected at least one graph"),
         (lambda g: gw.GraphDataset.from_list(g, y=[1]), "expected y of 3 graphs, got 1"),
+        (
+            lambda g: gw.GraphDataset.from_list([g[0], networkx.path_graph(3)]),
+            r"graphs\[1\]: expected .*, got Graph of networkx; gw.interop.from_networkx makes one",
+        ),
         (lambda g: gw.GraphDataset.from_list([g[0], 7]), r"graphs\[1\]: expected a gw.Graph, .*, got int"),
         (
             lambda g: gw.GraphDataset.from_list(g, x=[torch.ones(g[0].num_nodes, 2)] * 3),

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 import graphweft as gw
-from graphweft.runtime.norms import batch_norm, batch_norm_grad, normalise
+from graphweft.runtime.norms import Tracked, batch_norm, batch_norm_grad, normalise
 
 EPS = 1e-5
 SIZES = [(1, 1), (2, 3), (7, 16), (255, 33), (256, 64), (257, 70), (5000, 32), (1, 20)]
@@ -76,6 +76,30 @@ def test_the_number_of_threads_does_not_show() -> None:
         torch.set_num_threads(before)
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_running_statistics_are_those_of_torch() -> None:
+    """Several norms at once, one of them counted and not learned; replaced numbers are noticed."""
+    mine, theirs = (
+        [nn.BatchNorm1d(5), nn.BatchNorm1d(3, momentum=0.3, affine=False), nn.BatchNorm1d(4, track_running_stats=False)]
+        for _ in range(2)
+    )
+    stats = [torch.empty(2, norm.num_features) for norm in mine]
+    tracked = Tracked.of(list(zip(mine, stats, strict=True)))
+    assert tracked is not None
+    for rows in (2, 700):
+        for norm, other, kept in zip(mine, theirs, stats, strict=True):
+            x = torch.randn(rows, norm.num_features) * 4 + 7
+            kept.copy_(batch_norm(x, None, None, EPS)[1])
+            other(x)
+        assert tracked.serves()
+        tracked.move(rows)
+        for norm, other in zip(mine[:2], theirs[:2], strict=True):
+            for name, wanted in other.named_buffers():
+                torch.testing.assert_close(dict(norm.named_buffers())[name], wanted, rtol=1e-5, atol=1e-5)
+    mine[0].running_mean = torch.zeros(5)
+    assert not tracked.serves()
+    assert Tracked.of([(nn.BatchNorm1d(5, momentum=None), stats[0])]) is None
 
 
 def test_not_a_number_stays() -> None:

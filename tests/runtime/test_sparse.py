@@ -54,6 +54,15 @@ def test_spmm_equals_scipy_on_the_zoo(name, wide):
             assert_close(sparse.spmm(layout, x, **options), expected_sum(layout, x, **options))
 
 
+def test_weights_of_no_edges():
+    """NumPy's arrays of no elements come with a stride of 0."""
+    empty = Layout([], [], 5, 5)
+    weight = torch.from_numpy(np.empty(0, np.float32))
+    x = features(5, 3)
+    for reduce in ("sum", "mean"):
+        assert_close(sparse.spmm(empty, x, weight=weight, reduce=reduce, self_coef=1.5), 1.5 * x.double().numpy())
+
+
 @pytest.mark.parametrize("wide", [False, True], ids=["more-columns", "more-rows"])
 def test_own_rows_count_where_there_is_one_of_their_number(wide):
     """A block has more sources than destinations, its reverse fewer: rows beyond the last of x have no self term."""

@@ -7,6 +7,8 @@ import math
 import pickle
 import re
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from typed_zoo import academic
 import graphweft as gw
 from graphweft._errors import ConfigError
 from graphweft.ir.residency import TensorType
+from graphweft.nn.edges import EdgeInputs
 from graphweft.runtime import targets
 from graphweft.runtime.cpu.target import CPU
 from graphweft.runtime.kernel_call import KernelCall, Slots
@@ -30,6 +33,19 @@ from graphweft.storage.feature import is_dense
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "plans"
 TYPED = ("rgcn", "hgt")
+_EDGE_DIM = 3
+# Layers that no model of BUILT_IN has, and options that add calls; those of _WITH_EDGES read features of edges.
+LAYERS: dict[str, Callable[..., nn.Module]] = {
+    "cheb": partial(gw.nn.ChebConv, IN, 4),
+    "gine": partial(gw.nn.GINEConv, IN, 4, edge_dim=_EDGE_DIM),
+    "pna": partial(gw.nn.PNAConv, IN, 4),
+    "sg": partial(gw.nn.SGConv, IN, 4),
+    "gat_edges": partial(gw.nn.GAT, IN, 8, 4, heads=2, edge_dim=_EDGE_DIM),
+    "gin_norm": partial(gw.nn.GIN, IN, 8, 4, norm="batch", residual=True),
+    "sage_norm": partial(gw.nn.SAGE, IN, 8, 4, norm="layer", residual=True),
+}
+_WITH_EDGES = ("gine", "gat_edges")
+ALL = (*BUILT_IN, *TYPED, *LAYERS)
 
 
 class Counting(Target):
@@ -67,7 +83,7 @@ def counting() -> Any:
 def _world(name: str) -> tuple[gw.Graph, Tensor, nn.Module]:
     torch.manual_seed(0)
     if name not in TYPED:
-        return random_graph(0), features(), make(name)
+        return random_graph(0), features(), LAYERS[name]() if name in LAYERS else make(name)
     graph = academic()
     types, relations = len(graph.node_types), len(graph.relations)
     model = (
@@ -76,6 +92,18 @@ def _world(name: str) -> tuple[gw.Graph, Tensor, nn.Module]:
         else gw.nn.HGT(IN, 8, 4, num_node_types=types, num_relations=relations, heads=2)
     )
     return graph, features(0, graph.num_nodes), model
+
+
+def _edges(name: str, graph: gw.Graph) -> EdgeInputs | None:
+    """Features of the edges, for those that read them."""
+    if name not in _WITH_EDGES:
+        return None
+    return EdgeInputs(attr=torch.randn(graph.num_edges, _EDGE_DIM, generator=torch.Generator().manual_seed(1)))
+
+
+def _given(edges: EdgeInputs | None) -> dict[str, EdgeInputs]:
+    """Keywords of a call."""
+    return {} if edges is None else {"edge_weight": edges}
 
 
 def _step(model: nn.Module, graph: gw.Graph, x: Tensor, target: str) -> dict[str, Tensor]:
@@ -106,15 +134,16 @@ def test_an_unknown_target_is_one_line() -> None:
         model(graph, x)
 
 
-@pytest.mark.parametrize("name", [*BUILT_IN, *TYPED])
+@pytest.mark.parametrize("name", ALL)
 def test_bytes_of_a_plan_are_those_that_its_calls_touch(name: str, counting: Counting) -> None:
     graph, x, model = _world(name)
+    edges = _edges(name, graph)
     with gw.config(target="counting"):
         x.requires_grad_()
-        model(graph, x).square().sum().backward()
+        model(graph, x, **_given(edges)).square().sum().backward()
         (plan,) = model.function.plans()
         seen = list(counting.seen)
-        sizes = measure_sizes(plan.compiled.program, model.arguments(graph, x).named(), 0)
+        sizes = measure_sizes(plan.compiled.program, model.arguments(graph, x, None, edges).named(), 0)
     planned = {
         call: tuple(sum(each * sizes.rows.get(rows, 1) for rows, each in moved.items()) for moved in call.moved())
         for call in (*plan.forward, *plan.backward)
@@ -132,16 +161,17 @@ def _bytes(text: str, rows: dict[str, int]) -> int:
     return sum(int(part[0]) * (rows[part[1]] if len(part) > 1 else 1) for part in parts)
 
 
-@pytest.mark.parametrize("name", [*BUILT_IN, *TYPED])
+@pytest.mark.parametrize("name", ALL)
 def test_calls_and_bytes_of_a_printed_plan_are_those_that_the_null_target_counts(name: str) -> None:
     graph, x, model = _world(name)
     x.requires_grad_()
+    edges = _edges(name, graph)
     with gw.config(target="null"), NULL.counting() as seen:
-        out = model(graph, x)
+        out = model(graph, x, **_given(edges))
         out.square().sum().backward()
     (plan,) = model.function.plans()
     assert plan.text + "\n" == (GOLDEN / f"{name}.txt").read_text()  # as the CPU runs it
-    rows = measure_sizes(plan.compiled.program, model.arguments(graph, x).named(), 0).rows
+    rows = measure_sizes(plan.compiled.program, model.arguments(graph, x, None, edges).named(), 0).rows
     _, _, listed = plan.text.partition("forward:\n")
     lines = [line for line in listed.splitlines() if line != "backward:"]
     counted = [item for item in seen if item.call in {*plan.forward, *plan.backward}]  # not of what is computed once
@@ -173,12 +203,12 @@ def test_a_run_on_the_null_target_makes_every_call_of_its_plans(mode: str) -> No
 
 def _plan(name: str) -> Plan:
     graph, x, model = _world(name)
-    model(graph, x.requires_grad_()).square().sum().backward()
+    model(graph, x.requires_grad_(), **_given(_edges(name, graph))).square().sum().backward()
     (plan,) = model.function.plans()
     return plan
 
 
-@pytest.mark.parametrize("name", [*BUILT_IN, *TYPED])
+@pytest.mark.parametrize("name", ALL)
 def test_plans_are_as_recorded(name: str) -> None:
     """Delete a golden file to record it anew."""
     text, path = _plan(name).text + "\n", GOLDEN / f"{name}.txt"

@@ -31,6 +31,8 @@ CASES: list[dict[str, Any]] = [
     {"x": "sparse", "model": "transformer", "heads": 2, "hidden": 14},
     {"x": "weighted", "model": "gcn", "layers": 3, "dropout": 0.3},
     {"x": "weighted", "model": "gin", "train_eps": True},
+    {"model": "sage", "layers": 3, "norm": "batch", "optimizer": "sgd", "lr": 0.05},
+    {"model": "gatv2", "hidden": 14, "heads": 2, "out_heads": 3, "norm": "layer"},
 ]
 
 
@@ -67,10 +69,10 @@ def test_losses_are_the_librarys(case: dict[str, Any], build: Build, graphs: dic
 @pytest.mark.slow
 def test_a_program_tests_itself(build: Build, graphs: dict[str, Path], tmp_path: Path) -> None:
     """Every kernel is right, also those of attention; a kernel that is not is found."""
-    spec = ProgramSpec(data=str(graphs["dense"]), epochs=5, hidden=16, model="gatv2", heads=2)
+    spec = ProgramSpec(data=str(graphs["dense"]), epochs=5, hidden=16, model="gatv2", heads=2, norm="batch")
     folder = write_program(spec, tmp_path / "program", target="cuda").folder
     lines = _emulated(build, folder).run("--self-test").stdout.splitlines()
-    assert len(lines) >= 30 and all(" right " in line for line in lines)
+    assert len(lines) >= 45 and all(" right " in line for line in lines)
     kernels = folder / "support" / "kernels.cu"
     kernels.write_text(kernels.read_text().replace("total += one;", "total = one;"))
     done = _emulated(build, folder).run("--self-test", status=1)
@@ -81,12 +83,14 @@ def test_a_program_tests_itself(build: Build, graphs: dict[str, Path], tmp_path:
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 @pytest.mark.slow
 def test_nvcc_has_no_complaints(tmp_path: Path) -> None:
-    folder = write_program(ProgramSpec(scale=0.02, model="gatv2"), tmp_path / "program", target="cuda").folder
+    folder = write_program(
+        ProgramSpec(scale=0.02, model="gatv2", norm="batch", out_heads=2), tmp_path / "program", target="cuda"
+    ).folder
     include = [f"-I{folder / name}" for name in ("support", "include")]
     strict = ["-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror,-fopenmp"]
     targets = [f"-gencode=arch=compute_{cc},code=sm_{cc}" for cc in (80, 90, 100)]
     sources = sorted((folder / "support").glob("*.cu"))
-    assert [path.stem for path in sources] == ["attention", "attention_rows", "elements", "heads", "kernels"]
+    assert [path.stem for path in sources] == ["attention", "attention_rows", "elements", "heads", "kernels", "norms"]
     for source in sources:
         command = ["nvcc", "-std=c++17", *targets, *strict, *include, "-c", str(source), "-o", str(tmp_path / "k.o")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional
 
 import graphweft as gw
-from graphweft._errors import ConfigError
 from graphweft.model_of_spec import make_model
 from graphweft.run import run
 from graphweft.synth.spec import ProgramSpec
@@ -168,11 +167,3 @@ def test_labels_that_do_not_fit(build: Build, graphs: Graphs, tmp_path: Path) ->
     np.savez(tmp_path / "listed.npz", **arrays, **listed)
     same = [line["loss"] for line in built.records("--data", tmp_path / "listed.npz")]
     assert same == [line["loss"] for line in built.records()]
-
-
-@pytest.mark.parametrize(("target", "norm"), [("mpi", "batch"), ("cuda", "batch"), ("cuda", "layer")])
-def test_a_target_without_a_norm_says_so(target: str, norm: str, tmp_path: Path) -> None:
-    said = r"^model: expected parts that a program can hold, got .*later; target=openmp has them$"
-    with pytest.raises(ConfigError, match=said):
-        write_program(ProgramSpec(scale=0.02, norm=norm), tmp_path / "program", target=target)
-    assert not list(tmp_path.iterdir())

@@ -44,6 +44,7 @@ SPARSE: list[dict[str, Any]] = [
     {"model": "sage", "layers": 3},
     {"model": "gin", "dropout": 0.1, "reduce": "mean"},
     {"model": "gcn", "reduce": "max"},
+    {"model": "sage", "layers": 1},
 ]
 ACTIVATIONS: list[dict[str, Any]] = [
     {"model": "gat"},

@@ -61,6 +61,7 @@ CASES: list[dict[str, Any]] = [
     {"model": "gcnii", "layers": 3},
     {"x": "weighted", "model": "gcn", "layers": 3},
     {"x": "weighted", "model": "gin", "train_eps": True, "dropout": 0.0},
+    {"model": "sage", "layers": 3, "norm": "batch", "optimizer": "sgd", "lr": 0.05},
 ]
 
 

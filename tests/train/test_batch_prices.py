@@ -4,6 +4,7 @@ batch reads; and which kernels its activations take."""
 from __future__ import annotations
 
 import pytest
+import torch
 
 import graphweft as gw
 from graphweft.cost import Work
@@ -11,6 +12,7 @@ from graphweft.data.dataset import Dataset
 from graphweft.passes.work import Sizes
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.ways import mini_works
 
 LINE = 64
 
@@ -52,3 +54,42 @@ def test_entries_of_sparse_features_are_those_of_the_rows_that_a_batch_reads() -
     sparse: list[Work] = [call.work for call in calls if call.label.startswith("sparse matmul")]
     read = max(count for name, count in sizes.rows.items() if name.startswith("B"))
     assert sparse and all(work.amount == pytest.approx(entries * read / ds.num_nodes, rel=0.01) for work in sparse)
+
+
+def test_the_last_batch_of_an_epoch_is_priced_by_its_own_size() -> None:
+    """Neighbourhoods overlap less in a batch of few seeds: it draws many edges for them."""
+    ds = gw.synthetic("flickr", scale=0.02, seed=0)
+    steps = gw.Trainer(gw.nn.SAGE(ds.num_features, 16, ds.num_classes), ds, mode="mini", batch_size=400)._batch
+    steps.prepare()
+    count, seeds = len(steps.loader), steps.loader.seeds
+    last = seeds.numel() - 400 * (count - 1)
+    assert count > 2 and 0 < last < 200
+    drawn = [(work.amount, times) for work, times in mini_works(steps)[0] if work.kind == "draw"]
+    assert [times for _, times in drawn] == [count - 1, 1]
+    generator = torch.Generator().manual_seed(0)
+    for (edges, _), size in zip(drawn, (400, last), strict=True):
+        sample = steps.sampler.sample(seeds[torch.randperm(seeds.numel(), generator=generator)[:size]])
+        assert edges == pytest.approx(sum(block.num_edges for block in sample.blocks), rel=0.1)
+    assert drawn[1][0] > 1.2 * last / 400 * drawn[0][0]
+
+
+@pytest.mark.parametrize("kind", ["SAGE", "GAT"])
+def test_works_at_the_sizes_that_decided_a_plan_are_those_of_its_calls(kind: str) -> None:
+    ds = gw.synthetic("flickr", scale=0.02, seed=0)
+    steps = gw.Trainer(getattr(gw.nn, kind)(ds.num_features, 16, ds.num_classes), ds, mode="mini")._batch
+    steps.prepare()
+    staged, sizes = steps.staged_plan()
+    found = staged.plan.compiled.works_at(sizes)
+    for call in (*staged.plan.forward, *staged.plan.backward):
+        assert [found[slot.value] for slot in call.writes if slot.value in found] == [call.works]
+
+
+@pytest.mark.parametrize("kind", ["GCN", "SAGE", "GIN"])
+def test_rows_of_a_batch_lie_in_the_pool(kind: str) -> None:
+    """What torch computes lies on the heap of the C library, whose large blocks cost a batch new pages."""
+    ds = gw.synthetic("arxiv", scale=0.02, seed=0)
+    steps = gw.Trainer(getattr(gw.nn, kind)(ds.num_features, 32, ds.num_classes), ds, mode="mini")._batch
+    steps.prepare()
+    plan = steps.staged_plan()[0].plan
+    by_torch = [call for call in (*plan.forward, *plan.backward) if plan.interprets(call)]
+    assert [call.kernel for call in by_torch if call.value.tensor.rows is not None] == []

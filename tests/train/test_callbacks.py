@@ -51,13 +51,16 @@ class Kept:
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
         self.rows.append((step, metrics))
 
+    def finalize(self, status: str) -> None:  # as loggers of Lightning have it
+        self.ended = status, len(self.rows)
+
 
 def test_loggers_get_the_numbers_of_every_epoch(tmp_path: Path) -> None:
     task, kept = make_task(), Kept()
     options: dict[str, Any] = {"metrics": "f1_macro", "eval_every": 2, "scheduler": "cosine", "out": tmp_path}
     trainer = Trainer(make_model(task), task, loggers=["csv", kept], **options)
     history = trainer.fit(4)
-    assert [step for step, _ in kept.rows] == [1, 2, 3, 4]
+    assert [step for step, _ in kept.rows] == [1, 2, 3, 4] and kept.ended == ("success", 4)
     assert [row for _, row in kept.rows] == [record.values() for record in history]
     with (tmp_path / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))

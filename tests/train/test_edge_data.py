@@ -175,6 +175,15 @@ def test_what_a_model_cannot_use_is_said_once_in_one_line() -> None:
         Trainer(NGCF(6, 8, 3), weighted)
 
 
+def test_times_of_edges_that_nothing_reads_are_told() -> None:
+    ds = _data(weighted=False)
+    timed = replace(ds, edge_time=torch.arange(ds.graph.num_edges))
+    line = "^toy: edge_time not used by the trainer; gw.sampling.SegmentSampler"
+    with pytest.warns(DataWarning, match=line):
+        Trainer(GCN(6, 8, 3), timed)
+    Trainer(GCN(6, 8, 3), timed, edge_data="ignore")
+
+
 @pytest.mark.parametrize("mode", ["full", "mini"])
 def test_a_model_of_ones_own_is_given_what_it_asks_for(mode: str) -> None:
     ds, model = _data(), _Own()

@@ -21,6 +21,7 @@ from torch.nn import functional
 import graphweft as gw
 from graphweft import cli
 from graphweft._draws import keyed, mixed
+from graphweft.loader.graphs import GraphLoader
 from graphweft.runtime.compile import CompiledFunction
 
 QUIET = ("--quiet", "--edge-data", "ignore")
@@ -271,6 +272,36 @@ def test_the_command_finds_the_task(tmp_path: Path, capsys: pytest.CaptureFixtur
     )
     code, out, err = _run(capsys, "explain", "--data", tmp_path / "SET", "--model", "gin")
     assert code == 0 and out.startswith("GIN on "), err
+
+
+def test_mode_full_takes_all_graphs_in_every_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ds = learnable(60)
+    model = gw.nn.GraphModel.for_data(ds, 8, num_layers=2, norm=None)
+    other = copy.deepcopy(model)
+    history = gw.Trainer(model, ds, mode="full", lr=0.02, restore_best=False).fit(3)
+    adam, rows = torch.optim.Adam(other.parameters(), lr=0.02), ds[ds.train_idx]
+    whole = next(iter(gw.GraphLoader(rows, len(rows))))
+    for epoch in range(3):
+        adam.zero_grad()
+        loss = functional.cross_entropy(other(whole), whole.y)
+        loss.backward()
+        adam.step()
+        assert history[epoch].loss == pytest.approx(float(loss.detach()), rel=1e-4)
+    message = "batch_size: expected mode mini as well, got mode 'full'"
+    with pytest.raises(gw.errors.ConfigError, match=message):
+        gw.Trainer(model, ds, mode="full", batch_size=8)
+    write_tu(tmp_path / "SET", "SET", count=40)
+    words = ("train", "--data", tmp_path / "SET", "--hidden", 8, "--layers", 2, *QUIET, "--mode", "full")
+    code, _, err = _run(capsys, *words, "--batch-size", 8, "--out", tmp_path / "none")
+    assert (code, err.strip().endswith("--batch-size: expected mode mini as well, got mode 'full'")) == (2, True), err
+    seen = []
+    with mock.patch.object(GraphLoader, "make", autospec=True, side_effect=GraphLoader.make) as made:
+        for more in (("--epochs", 2), ("--epochs", 4, "--resume")):
+            made.reset_mock()
+            code, _, err = _run(capsys, *words, *more, "--out", tmp_path / "run")
+            assert code == 0, err
+            seen.append({call.args[1].numel() for call in made.call_args_list})
+    assert seen == [{24}, {24}]  # all of the training part
 
 
 def test_regression_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
 // A mark of all entry points and structures. Written by csrc/bindings.py.
 #pragma once
 
-#define GW_ABI_HASH "71bcd941b805b8d0"
+#define GW_ABI_HASH "012d43ff468c49e0"

@@ -13,6 +13,19 @@
 #include "graphweft/reduce.h"
 #include "graphweft/rows.h"
 
+extern "C" {
+
+// One norm whose running numbers are moved: stats[2, f] of its latest rows, and how often it was moved, where counted.
+struct gw_tracked_norm_f32 {
+  int64_t f;
+  const float* stats;
+  float* mean;
+  float* variance;
+  int64_t* count;
+  double momentum;
+};
+}
+
 namespace gw {
 
 inline constexpr int64_t norm_block = 256;  // rows whose sums are kept in single precision
@@ -119,6 +132,16 @@ inline void track_moments(int64_t f, const float* stats, float unbiased, float m
   }
 }
 
+// Moves all of a table, whose statistics are of `rows` rows, the variances as those of a sample.
+inline void track_norms(const gw_tracked_norm_f32* table, int64_t norms, int64_t rows) {
+  const float unbiased = float(double(rows) / double(std::max<int64_t>(rows - 1, 1)));
+  for (int64_t i = 0; i < norms; ++i) {
+    const gw_tracked_norm_f32& norm = table[i];
+    track_moments(norm.f, norm.stats, unbiased, float(norm.momentum), norm.mean, norm.variance);
+    if (norm.count) ++*norm.count;
+  }
+}
+
 inline float norm_scale(float variance, double eps, const float* weight, int64_t k) {
   const double inverse = 1.0 / std::sqrt(double(variance) + eps);
   return float(weight ? inverse * double(weight[k]) : inverse);
@@ -191,6 +214,19 @@ inline void norm_gradient_tile(const float* x, int64_t ldx, const float* dy, int
   }
 }
 
+// dx = scale * (dy - constant - (x - mean) * slope), by column.
+inline void norm_gradient(int64_t n, int64_t f, const float* x, int64_t ldx, const float* dy, int64_t lddy,
+                          const float* mean, const float* scale, const float* constant, const float* slope, float* dx,
+                          int64_t lddx) {
+  parallel_ranges(n, row_grain(n), [&](int64_t begin, int64_t end) {
+    for_each_norm_tile(f, [&](auto v, auto full, int64_t col, int tail) {
+      norm_gradient_tile<decltype(v)::value, decltype(full)::value>(
+          x + begin * ldx + col, ldx, dy + begin * lddy + col, lddy, end - begin, tail, mean + col, scale + col,
+          constant + col, slope + col, dx + begin * lddx + col, lddx);
+    });
+  });
+}
+
 // Gradients of the norm of x with the statistics of x, given that of its result; dx, dweight and dbias may be null.
 inline void batch_norm_gradients(int64_t n, int64_t f, const float* x, int64_t ldx, const float* dy, int64_t lddy,
                                  const float* weight, const float* stats, double eps, float* dx, int64_t lddx,
@@ -216,14 +252,7 @@ inline void batch_norm_gradients(int64_t n, int64_t f, const float* x, int64_t l
     if (dweight) dweight[k] = float(sums.second[size_t(k)] * std::sqrt(square));
     if (dbias) dbias[k] = float(sums.first[size_t(k)]);
   }
-  if (!dx) return;
-  parallel_ranges(n, row_grain(n), [&](int64_t begin, int64_t end) {
-    for_each_norm_tile(f, [&](auto v, auto full, int64_t col, int tail) {
-      norm_gradient_tile<decltype(v)::value, decltype(full)::value>(
-          x + begin * ldx + col, ldx, dy + begin * lddy + col, lddy, end - begin, tail, mean + col, scale.data() + col,
-          constant.data() + col, slope.data() + col, dx + begin * lddx + col, lddx);
-    });
-  });
+  if (dx) norm_gradient(n, f, x, ldx, dy, lddy, mean, scale.data(), constant.data(), slope.data(), dx, lddx);
 }
 
 }  // namespace gw

@@ -94,6 +94,16 @@ void test_heads() {
     for (int64_t r = 0; r < nodes; ++r) total += x.at(r, k / out * channels + c) * g.at(r, k);
     return total;
   });
+
+  Table over_heads(nodes, channels, false), repeated(nodes, heads * channels, false);
+  sum_heads(x.matrix(), heads, over_heads.matrix());
+  compare("sum_heads", over_heads, [&](int64_t r, int64_t c) {
+    double total = 0.0;
+    for (int64_t h = 0; h < heads; ++h) total += x.at(r, h * channels + c);
+    return total;
+  });
+  repeat_heads(over_heads.matrix(), heads, repeated.matrix());
+  compare("repeat_heads", repeated, [&](int64_t r, int64_t k) { return over_heads.at(r, k % channels); });
 }
 
 [[maybe_unused]] const bool added = [] {

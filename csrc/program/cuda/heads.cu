@@ -35,6 +35,22 @@ __global__ void turn_heads(const float* x, int64_t first, int64_t heads, int64_t
   y[at] = x[(c * heads + h) * second + f];
 }
 
+// y[i][c] = the sum over heads of x[i][h][c].
+__global__ void add_heads(const float* x, int64_t count, int64_t heads, int64_t channels, float* y) {
+  const int64_t at = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (at >= count) return;
+  const float* mine = x + at / channels * heads * channels + at % channels;
+  float total = 0.0f;
+  for (int64_t h = 0; h < heads; ++h) total += mine[h * channels];
+  y[at] = total;
+}
+
+// y[i][h][c] = x[i][c].
+__global__ void copy_heads(const float* x, int64_t count, int64_t heads, int64_t channels, float* y) {
+  const int64_t at = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (at < count) y[at] = x[at / (heads * channels) * channels + at % channels];
+}
+
 }  // namespace
 
 void head_dots(const Matrix& x, const float* a, int64_t channels, const Matrix& y) {
@@ -71,6 +87,16 @@ void head_outer(const Matrix& x, const Matrix& g, int64_t heads, const Matrix& d
                     {to + h * second, first, second, width});
   const int64_t count = first * heads * second;
   if (room) LAUNCH(turn_heads, blocks_for(count), wide, room, first, heads, second, dw.at);
+}
+
+void sum_heads(const Matrix& x, int64_t heads, const Matrix& y) {
+  const int64_t count = y.rows * y.cols;
+  LAUNCH(add_heads, blocks_for(count), wide, x.at, count, heads, y.cols, y.at);
+}
+
+void repeat_heads(const Matrix& x, int64_t heads, const Matrix& y) {
+  const int64_t count = y.rows * y.cols;
+  LAUNCH(copy_heads, blocks_for(count), wide, x.at, count, heads, x.cols, y.at);
 }
 
 }  // namespace program

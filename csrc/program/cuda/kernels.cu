@@ -139,7 +139,7 @@ __global__ void drop_entries(Rows a, const float* values, int64_t width, int by_
   }
 }
 
-enum class Function { scaled, multiplied, shifted, inverse, inverse_root };
+enum class Function { scaled, multiplied, shifted, inverse, inverse_root, inverse_root_cubed };
 __global__ void apply(Function f, const float* x, const float* factor, float constant, int64_t count, float* y) {
   const int64_t at = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (at >= count) return;
@@ -150,6 +150,7 @@ __global__ void apply(Function f, const float* x, const float* factor, float con
   const float moved = t + constant;
   if (f == Function::inverse) y[at] = moved == 0.0f ? 0.0f : 1.0f / moved;
   if (f == Function::inverse_root) y[at] = moved == 0.0f ? 0.0f : 1.0f / sqrtf(moved);
+  if (f == Function::inverse_root_cubed) y[at] = moved == 0.0f ? 0.0f : 1.0f / (moved * sqrtf(moved));
 }
 
 __global__ void mark(const int64_t* labels, const int64_t* ids, int64_t count, int32_t* label_of) {
@@ -370,7 +371,10 @@ void add_constant(const Matrix& x, float constant, const Matrix& y) {
 }
 
 void power(const Matrix& x, double exponent, const Matrix& y, double shift) {
-  apply_all(exponent == -0.5 ? Function::inverse_root : Function::inverse, x, nullptr, float(shift), y);
+  const Function f = exponent == -0.5   ? Function::inverse_root
+                     : exponent == -1.5 ? Function::inverse_root_cubed
+                                        : Function::inverse;
+  apply_all(f, x, nullptr, float(shift), y);
 }
 
 Loss cross_entropy(const Matrix& logits, const int64_t* labels, const Ids& ids, float* gradient) {

@@ -116,7 +116,7 @@ void scale(const Matrix& x, const float* factor, const Matrix& y);
 void scale(const Matrix& x, double factor, const Matrix& y);
 // y = x + constant.
 void add_constant(const Matrix& x, float constant, const Matrix& y);
-// y = (x + shift)^exponent, 0 where x + shift is 0; the exponent is -1 or -1/2.
+// y = (x + shift)^exponent, 0 where x + shift is 0; the exponent is -1/2, -1 or -3/2.
 void power(const Matrix& x, double exponent, const Matrix& y, double shift = 0);
 
 // y = f of the elements of its operands, all of the shape of y; f launches its kernel.

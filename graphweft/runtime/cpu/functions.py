@@ -43,6 +43,10 @@ def _dropout(value: Value, x: Any, seed: int) -> Any:
     return SparseOperand.of(x).dropped(value["p"], int(seed), value["stream"])
 
 
+def _mul_scalar(value: Value, x: Any, s: Tensor) -> Any:
+    return torch.mul(x, s, out=empty(tuple(x.shape), x.dtype)) if is_dense(x) and x.dtype == s.dtype else x * s
+
+
 def _take_rows(value: Value, x: Any, rows: Tensor) -> Any:
     rows = rows if rows.dtype == torch.int64 else rows.long()
     return x.take_rows(rows) if isinstance(x, SparseOperand) else gather_rows(x, rows)
@@ -73,6 +77,7 @@ SIMPLE: dict[Op, Callable[..., Any]] = {
     Op.DROPOUT: _dropout,
     Op.RESHAPE: lambda v, x: x.contiguous().view((*x.shape[: x.dim() - len(v.inputs[0].tensor.dims)], *v["dims"])),
     Op.DETACH: lambda v, x: x.detach(),
+    Op.MUL_SCALAR: _mul_scalar,
     Op.MOVE_START: lambda v, x, tier: tier.begin(x),
     Op.MOVE_WAIT: lambda v, arriving: arriving.wait(),
     Op.TAKE_ROWS: _take_rows,

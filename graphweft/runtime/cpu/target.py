@@ -7,9 +7,11 @@ Known to ``gw.config(target=)`` as "cpu", the default.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from math import prod
 
 import torch
+from torch import Tensor
 
 from graphweft.graph.degrees import float_degrees
 from graphweft.ir.ops import Op
@@ -20,8 +22,9 @@ from graphweft.passes.work import Sizes
 from graphweft.runtime.cpu import attention, norms, products
 from graphweft.runtime.cpu.functions import SIMPLE, TYPED
 from graphweft.runtime.cpu.generated import edge_nests, row_nest
-from graphweft.runtime.dense import rounds_operands
+from graphweft.runtime.dense import cross_entropy, rounds_operands
 from graphweft.runtime.edge_kernels import start_edge_kernels
+from graphweft.runtime.entry_loss import Kind, entry_loss
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.row_kernels import is_built
 from graphweft.runtime.sparse import panel_row, rounds_rows, wants_panel
@@ -111,7 +114,24 @@ def _inverse_degree(call: KernelCall) -> Launch:
     return run
 
 
+def _class_loss(outputs: Tensor, labels: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+    loss, _, gradient = cross_entropy(outputs, labels, rows)
+    assert gradient is not None  # it was asked for
+    return loss, gradient
+
+
+def _entry_loss(kind: Kind, outputs: Tensor, labels: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+    found = entry_loss(kind, outputs, labels, rows)
+    assert found.gradient is not None  # it was asked for
+    return found.loss, found.gradient
+
+
 CPU = _Cpu("cpu", device="cpu")
+CPU.losses = {
+    "classes": _class_loss,
+    "binary": partial(_entry_loss, "binary"),
+    "squared": partial(_entry_loss, "squared"),
+}
 for name, launcher in {
     "rows": products.rows,
     "spmm": products.spmm,

@@ -8,7 +8,6 @@ by everything in this folder.
 from __future__ import annotations
 
 import functools
-import inspect
 import linecache
 from collections.abc import Callable
 from typing import Any
@@ -124,9 +123,4 @@ def warps_for(elements: int) -> int:
     return min(8, max(1, 1 << max(0, (elements // _WARP).bit_length() - 1)))
 
 
-def source_of(function: Kernel) -> str:
-    """The text of a kernel, for listings."""
-    return inspect.getsource(function.function)
-
-
-__all__ = ["Kernel", "device", "find_triton", "generated", "kernel", "launch", "source_of", "warps_for"]
+__all__ = ["Kernel", "device", "find_triton", "generated", "kernel", "launch", "warps_for"]

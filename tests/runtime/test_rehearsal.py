@@ -1,0 +1,73 @@
+"""Memory found by letting regions come and go: epochs of batches that are ready beside each other's steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphweft.runtime import rehearsal
+from graphweft.runtime.rehearsal import Prepared, Run, Taken, taken_by_epochs
+
+MB = 1 << 20
+
+
+def batch(held: int, making: int, step: int, by_torch: int = 0) -> Prepared:
+    """One that holds, makes and steps on so many megabytes."""
+    return Prepared((held * MB,), (making * MB,) if making else (), Run(beside=(step * MB,), by_torch=by_torch * MB))
+
+
+@pytest.fixture(autouse=True)
+def _usual_heap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "heap_is_lean", lambda: False)
+
+
+def test_batches_that_are_ready_lie_beside_the_step() -> None:
+    """One is trained on, so many are ahead; what passes while one is made is there for every thread that makes one."""
+    epoch = [batch(4, 0, 2)] * 5
+    assert [taken_by_epochs(epoch, ahead, 1).most // MB for ahead in (1, 2, 4)] == [10, 14, 22]
+    assert taken_by_epochs(epoch, 0, 0).most == 6 * MB
+    assert taken_by_epochs([batch(4, 2, 2)] * 5, 2, 1).most == 16 * MB
+    assert taken_by_epochs([batch(4, 2, 2)] * 5, 2, 2).most == 18 * MB
+
+
+def test_an_epoch_of_equal_batches_maps_nothing_once_there_was_one() -> None:
+    epoch = [batch(4, 2, 6)] * 4
+    first, second = (taken_by_epochs(epoch, 1, 1, epochs=count) for count in (1, 2))
+    assert second.most == first.most == first.mapped
+    assert second.mapped == 0
+
+
+def test_batches_of_other_sizes_do_not_fit_each_others_gaps() -> None:
+    small, large = batch(4, 0, 6), batch(6, 0, 8)
+    most = max(taken_by_epochs([one] * 4, 1, 1).most for one in (small, large))
+    assert taken_by_epochs([small, large, small, large], 1, 1).most > most
+
+
+def test_an_evaluation_takes_what_steps_have_left_free() -> None:
+    epoch = [batch(4, 0, 8)] * 2
+    assert taken_by_epochs(epoch, 0, 0, Run(beside=(8 * MB,))).most == taken_by_epochs(epoch, 0, 0).most == 12 * MB
+    assert taken_by_epochs(epoch, 0, 0, Run(beside=(20 * MB,))).most > 20 * MB
+    kept = Run(beside=(8 * MB,), stays=(30 * MB,))  # counted elsewhere
+    assert taken_by_epochs(epoch, 0, 0, kept, epochs=2).most == 12 * MB
+
+
+def test_blocks_that_a_lean_heap_gives_back_are_mapped_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    epoch = [batch(2, 0, 2, by_torch=3)] * 4
+    assert taken_by_epochs(epoch, 0, 0, epochs=2) == Taken(7 * MB, 0, 0)
+    monkeypatch.setattr(rehearsal, "heap_is_lean", lambda: True)
+    assert taken_by_epochs(epoch, 0, 0, epochs=2) == Taken(7 * MB, 0, 12 * MB)
+
+
+def test_the_heap_keeps_free_memory_by_the_largest_block_that_it_gave_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice its size, but no more than twice 32 MiB; a lean heap keeps none."""
+
+    def most(*sizes: int) -> int:
+        heap = rehearsal._Imagined()
+        for region in [heap.lend(size, by_torch=True) for size in sizes]:
+            heap.take_back(region)
+        return heap.most
+
+    assert most(3 * MB, 3 * MB) == 6 * MB + 6 * MB
+    assert most(100 * MB) == 100 * MB + 64 * MB
+    assert most(1 << 16) < MB
+    monkeypatch.setattr(rehearsal, "heap_is_lean", lambda: True)
+    assert most(3 * MB, 3 * MB) == 6 * MB
