@@ -25,8 +25,10 @@ from graphweft.partitioning.report import Rates, predict, ring_bytes
 from graphweft.scaling import network_of
 from graphweft.train.ranked_full import exchange_of
 
-COLUMNS = ("graph", "model", "network", "ranks", "cut_share", "ghosts_per_node", "sent_gb_a_rank", "compute_s")
-COLUMNS += ("halo_s", "sums_s", "epoch_s", "speedup", "note")
+COLUMNS = (
+    *("graph", "model", "network", "ranks", "cut_share", "ghosts_per_node", "sent_gb_a_rank", "compute_s"),
+    *("halo_s", "sums_s", "epoch_s", "speedup", "note"),
+)
 
 
 def scaled(arguments: argparse.Namespace) -> list[dict[str, object]]:

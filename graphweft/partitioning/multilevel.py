@@ -209,7 +209,8 @@ def neighbours_together(csc: Adjacency, most: int) -> Tensor:
     structure = _InPieces(csc)
     limits = _Limits(_counted(structure), 1, None, 1.0)
     limits.cluster_weight[:] = most
-    level, cluster, keys = _Level(structure, limits.labels), np.arange(csc.num_rows), []
+    level, keys = _Level(structure, limits.labels), list[Ints]()
+    cluster: Ints = np.arange(csc.num_rows, dtype=np.int32)
     while level.num_nodes:
         coarser, of = _coarser(level, limits, _ENTRIES_OF_ORDER)
         if coarser.num_nodes > _STOP * level.num_nodes:
