@@ -334,8 +334,8 @@ class MiniBatch(Steps):
                 self._measured(batch, time.perf_counter() - begun)
             if self.budget is not None:
                 self.budget.check()
-            share = weight_of(batch)
-            self._note(loss, share)
+            self._read()  # of the batch before, while a device works on this one
+            self._unread = loss, weight_of(batch)
             if later is None or done == total or self._count == 0:
                 self._read()
             self.after_batch(done, total, self._sum / max(self._count, 1))
@@ -347,11 +347,6 @@ class MiniBatch(Steps):
         mean = self._sum / max(self._count, 1)
         self._sum, self._count = 0.0, 0
         return torch.tensor(mean, dtype=torch.float64)
-
-    def _note(self, loss: Callable[[], float], share: int) -> None:
-        """Counts the loss of the batch before: it is read while a device works on the one that was just launched."""
-        self._read()
-        self._unread = loss, share
 
     def _read(self) -> None:
         """Counts the loss that was not read yet, where there is one."""

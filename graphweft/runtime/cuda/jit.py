@@ -8,6 +8,7 @@ by everything in this folder.
 from __future__ import annotations
 
 import functools
+import inspect
 import linecache
 from collections.abc import Callable
 from typing import Any
