@@ -167,7 +167,10 @@ class PartInference:
         heads = max((int(getattr(module, "heads", 0)) for module in layer.modules()), default=0)
         return TileCost.of_layer(width, out_width(layer), heads)
 
-    def _cut(self, model: Stack, index: int, nodes: NodeSet, under: tuple[HiddenRows, NodeSet] | None) -> RowTiles:
+    def _cut(
+        self, model: Stack, index: int, nodes: NodeSet | None, under: tuple[HiddenRows, NodeSet] | None
+    ) -> RowTiles:
+        """The tiles of a layer that is computed for ``nodes``; None: for all of them."""
         features = self._flat.stored_width if self._flat is not None else self.source.num_features
         cost = self.cost(model, index, features if under is None else under[0].rows.shape[1])
         wanted = partial(np.arange, dtype=np.int64) if nodes is None else nodes.within

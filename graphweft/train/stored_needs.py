@@ -373,7 +373,7 @@ def _evaluation(steps: Any, wanted: int, most: int, measured: int = 0) -> int:
     whole = max(cost.of(store.num_nodes, store.num_nodes, store.num_edges) for cost in costs)
     tile = max(min(room * told // max(taken, 1), whole), least)
     inference.tiles = Tiles(tile, kept)
-    return max(held + kept + part + max(taken, tile * taken // max(told, 1)), held + scoring)
+    return int(max(held + kept + part + max(taken, tile * taken // max(told, 1)), held + scoring))
 
 
 def _evaluated(steps: Any) -> NDArray[np.int64]:
