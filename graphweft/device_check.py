@@ -110,8 +110,13 @@ def checks(device: str, nodes: int = 100_000, degree: int = 15, repetitions: int
     few = _graph(min(nodes, 2000), degree)
     found: list[Check] = []
     # Models come after the kernels, without those that do not hold.
-    for works in (lambda: _kernels(graph, place), lambda: _batches(graph, place), lambda: _models(few, place),
-                  lambda: replays(few, place)):  # fmt: skip
+    of_kind: list[Callable[[], dict[str, Work]]] = [
+        lambda: _kernels(graph, place),
+        lambda: _batches(graph, place),
+        lambda: _models(few, place),
+        lambda: replays(few, place),
+    ]
+    for works in of_kind:
         with _config.config(disabled_kernels=switched_off(found)):
             found += [_checked(name, work, place, repetitions) for name, work in works().items()]
     return found

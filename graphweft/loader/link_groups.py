@@ -58,11 +58,8 @@ class TrainingParts:
         self.bounds, self.regions, self.edge_counts = source.bounds, source.regions, source.edge_counts
         self.num_features, self.feature_dtype = source.num_features, source.feature_dtype
         self.feature_bytes, self.types, self.has_weights = source.feature_bytes, None, False
-        self.features_into, self.feature_rows, self.labels = (
-            source.features_into,
-            source.feature_rows,
-            source.labels,
-        )
+        self.features_into, self.labels = source.features_into, source.labels
+        self.feature_rows, self.feature_rows_into = source.feature_rows, source.feature_rows_into
 
     def structure(self, number: int) -> tuple[Ids, NDArray[np.integer[Any]]]:
         """Offsets, and sources of in-edges, ascending in every row."""

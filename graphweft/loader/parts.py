@@ -82,6 +82,10 @@ class PartSource(Protocol):
         """(n, F) features of nodes with ascending ids."""
         ...
 
+    def feature_rows_into(self, ids: NDArray[np.int64], out: Tensor, at: Tensor) -> None:
+        """Features of nodes with ascending ids as rows ``at`` of ``out``, in its dtype."""
+        ...
+
 
 class MemoryParts:
     """A dataset in memory as parts; a store of the same parts gives the same groups.
@@ -144,6 +148,10 @@ class MemoryParts:
     def feature_rows(self, ids: NDArray[np.int64]) -> Tensor:
         """(n, F) features of nodes with ascending ids."""
         return self._rows(self.order[torch.from_numpy(ids)])
+
+    def feature_rows_into(self, ids: NDArray[np.int64], out: Tensor, at: Tensor) -> None:
+        """Features of nodes with ascending ids as rows ``at`` of ``out``, in its dtype."""
+        out.index_copy_(0, at, self.feature_rows(ids).to(out.dtype))
 
     def _rows(self, nodes: Tensor) -> Tensor:
         if self._x is None:

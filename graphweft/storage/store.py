@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import mmap
 import os
 import zlib
 from collections.abc import Iterator, Mapping
@@ -26,14 +25,13 @@ from graphweft._errors import DataError, IndexRangeError
 from graphweft.storage.block_file import BlockFile
 from graphweft.storage.block_io import ReadCounts, aligned_empty, bytes_of, check_crc, mapped
 from graphweft.storage.held_blocks import HeldBlocks
+from graphweft.storage.picked_rows import BlockRows, pick_rows
 from graphweft.storage.requests import SECTOR
 from graphweft.storage.store_format import DTYPES, FORMAT, MANIFEST, SPLIT_BITS, Block, Manifest
 from graphweft.storage.store_types import Types
 
 _MOST_MANIFEST = 1 << 30
 _PIECE = 8 << 20  # bytes of a block that are read at a time where only some of its rows are wanted
-_PAGE = mmap.PAGESIZE  # what a row that is picked by itself takes of the system's memory
-_FEW = 1 << 16  # bytes between wanted rows from which on they are picked one by one, as a disk reads less in that time
 
 
 class FeatureRegion(NamedTuple):
@@ -351,45 +349,33 @@ class Store:
             return rows.view(self.feature_dtype).view(end - first, -1), file.counts
 
     def feature_rows(self, ids: NDArray[np.int64]) -> Tensor:
-        """(n, columns) features of the nodes with these ascending ids of the store, through maps of the files.
+        """(n, columns) features of the nodes with these ascending ids of the store, in the dtype of the store.
 
         Columns are :attr:`row_width`; what a node has fewer is zero.
         """
         out = torch.zeros(len(ids), self.row_width, dtype=self.feature_dtype)
+        self.feature_rows_into(ids, out, torch.arange(len(ids)))
+        return out
+
+    def feature_rows_into(self, ids: NDArray[np.int64], out: Tensor, at: Tensor) -> None:
+        """Features of the nodes with these ascending ids as rows ``at`` of ``out``, in its dtype.
+
+        Rows are picked from maps of the files where they are few, else all that lies between is read. Columns that a
+        node does not have stay as they are.
+        """
         for region in self.feature_regions:
             first, last = np.searchsorted(ids, (region.first, region.end)).tolist()
             if first < last:
                 self.check(region.part, region.block)
-                self._rows_into(region, ids[first:last] - region.first, out[first:last, : region.width])
-        return out
-
-    def _rows_into(self, region: FeatureRegion, rows: NDArray[np.int64], out: Tensor) -> None:
-        """Ascending rows of a region: through a map where they are few, else by reading all that lies between."""
-        number, block = region.part, self.manifest.parts[region.part].block(region.block)
-        held = self.held.get(number, region.block)
-        if held is not None:
-            _select(held, torch.from_numpy(rows), out)
-            return
-        width = block.nbytes // block.shape[0]
-        if len(rows) * _FEW < (int(rows[-1]) - int(rows[0]) + 1) * width:
-            step = max(self.piece // (_PAGE + width), 1)
-            for first in range(0, len(rows), step):
-                some = rows[first : first + step]
-                table = self._mapped(number, block, at_random=True)
-                with self._opened(number, block) as file:
-                    file.read_soon((block.offset + some * width).tolist(), width)
-                    _select(table, torch.from_numpy(some), out[first : first + step])
-                    del table
-                    file.forget()
-            return
-        step = max(self.piece // width, 1)
-        with self._opened(number, block) as file:
-            for first in range(int(rows[0]), int(rows[-1]) + 1, step):
-                last = min(first + step, int(rows[-1]) + 1)
-                cut = slice(*np.searchsorted(rows, (first, last)).tolist())
-                piece = aligned_empty((last - first, *block.shape[1:]), self.feature_dtype)
-                file.read_into(block.offset + first * width, piece)
-                _select(piece, torch.from_numpy(rows[cut] - first), out[cut])
+                rows, own = ids[first:last] - region.first, out[:, : region.width]
+                held = self.held.get(region.part, region.block)
+                if held is not None:
+                    own.index_copy_(0, at[first:last], held[torch.from_numpy(rows)].to(own.dtype))
+                    continue
+                block = self.manifest.parts[region.part].block(region.block)
+                with self._opened(region.part, block) as file:
+                    table = BlockRows(block.offset, DTYPES[block.dtype], block.shape)
+                    pick_rows(file, table, rows, own, at[first:last], self.piece)
 
     def split(self, part: str) -> tuple[NDArray[np.int64], Tensor]:
         """Ids in the store of the nodes of "train", "val" or "test", ascending, and their labels."""
@@ -403,9 +389,9 @@ class Store:
         none = torch.empty((0, shape.label_columns) if shape.label_columns else (0,), dtype=DTYPES[shape.label_dtype])
         return np.concatenate([np.empty(0, np.int64), *ids]), torch.cat([none, *known])
 
-    def _mapped(self, number: int, block: Block, at_random: bool = False) -> Tensor:
+    def _mapped(self, number: int, block: Block) -> Tensor:
         with self._opened(number, block) as file:
-            return mapped(file.path, DTYPES[block.dtype], block.shape, block.offset, at_random)
+            return mapped(file.path, DTYPES[block.dtype], block.shape, block.offset)
 
     @contextlib.contextmanager
     def _opened(self, number: int, block: Block) -> Iterator[BlockFile]:
@@ -425,14 +411,6 @@ class Store:
                 yield file
             finally:
                 self.counts.add(file.counts)
-
-
-def _select(table: Tensor, rows: Tensor, out: Tensor) -> None:
-    """``out[:] = table[rows]``."""
-    if out.is_contiguous():
-        torch.index_select(table, 0, rows, out=out)
-    else:
-        out.copy_(table[rows])
 
 
 def is_store(path: str | os.PathLike[str]) -> bool:

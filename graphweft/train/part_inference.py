@@ -1,8 +1,9 @@
 """Outputs of nodes whose graph and features are not in memory: layer by layer, part by part.
 
 Comes in: a model, a source of parts, the nodes that are wanted. Goes out: their outputs. Called by training on groups
-of parts. A stack of layers is exact: every node reads all of its in-edges, hidden rows of a layer lie in a temporary
-file, and memory holds the rows of one tile. Another model sees the graph that a group of parts induces.
+of parts. A stack of layers is exact: every node reads all of its in-edges. A layer is computed for the nodes alone that
+the next one reads, tile by tile; hidden rows lie in a temporary file where they have no room, and memory holds the
+rows of one tile. Another model sees the graph that a group of parts induces.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from graphweft._memory import trim_heap
+from graphweft._memory import empty, trim_heap
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import Block, with_degrees
 from graphweft.graph.graph import Graph
@@ -28,12 +29,20 @@ from graphweft.nn.edges import EdgeInputs, weighted_degrees
 from graphweft.nn.stack import Stack
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.flat_rows import flat_rows_of
-from graphweft.storage.gather import gather_rows
 from graphweft.storage.store import Store
 from graphweft.train.hub_rows import is_reducible, joined
-from graphweft.train.tiles import HiddenRows, Tiles
+from graphweft.train.node_set import NodeSet
+from graphweft.train.row_spill import Spill, spilled
+from graphweft.train.row_tables import FeatureTable, HiddenTable, RowTable
+from graphweft.train.row_tiles import RowTile, RowTiles, in_edges
+from graphweft.train.tiles import LEAST_TILE, HiddenRows, TileCost, Tiles
 
 Ids = NDArray[np.int64]
+
+_JOINED = 4  # copies of a row whose sum is taken: as read, in order, in float64
+_PIECE = 8 << 20  # bytes of rows that are read at a time where no store says otherwise
+_SPILL_SHARE = 2  # of a tile, while none is there: rows that are put in the order of tiles
+_WEIGHED = 64  # bytes of an edge whose weight is added up
 
 
 class PartInference:
@@ -97,174 +106,187 @@ class PartInference:
         return torch.empty(0, 0) if found is None else found
 
     def _by_layers(self, model: Stack, wanted: Ids) -> Tensor:
-        rows: HiddenRows | None = None
-        last = len(model.layers) - 1
-        for index in range(last + 1):
-            nodes = wanted if index == last else np.arange(self.source.bounds[-1])
-            rows = self._layer(model, index, nodes, rows)
-        assert rows is not None  # a stack has a layer
-        return rows.rows
+        under: tuple[HiddenRows, NodeSet] | None = None
+        for index, nodes in enumerate(self.computed(wanted)):
+            under = self._layer(model, index, nodes, under), nodes
+        assert under is not None  # a stack has a layer
+        return under[0].rows
 
-    def _layer(self, model: Stack, index: int, wanted: Ids, under: HiddenRows | None) -> HiddenRows:
-        """Rows of one layer for the nodes ``wanted``; ``under`` are those of all nodes, None the features."""
+    def computed(self, wanted: Ids) -> list[NodeSet]:
+        """The nodes whose rows each layer makes: those that the next one reads, and of the last one ``wanted``."""
+        assert isinstance(self.model, Stack)  # of layers
         bounds = self.source.bounds
-        found: HiddenRows | None = None
-        for number in range(len(bounds) - 1):
-            first, last = np.searchsorted(wanted, (bounds[number], bounds[number + 1])).tolist()
-            if first == last:
+        found = [NodeSet.of(wanted, int(bounds[-1]))]
+        for _ in self.model.layers[1:]:
+            above = found[-1]
+            if above.count == bounds[-1]:
+                found.append(above)
                 continue
-            for row, part in self._by_tiles(model, index, number, wanted[first:last] - bounds[number], under):
-                if found is None:
-                    held = 0 if under is None else under.nbytes
-                    found = self.tiles.rows(self._scratch, len(wanted), part.shape[1], held)
-                found.rows[first + row : first + row + len(part)] = part
-                found.let_go()
-                if self.tiles.kept is not None:  # gaps of the heap that no other tile fits would add up
-                    trim_heap()
+            is_read = np.zeros(int(bounds[-1]), np.bool_)
+            for number, start in enumerate(bounds[:-1].tolist()):
+                nodes = above.within(start, int(bounds[number + 1]))
+                is_read[nodes] = True
+                if len(nodes):
+                    offsets, sources = self.source.structure(number)
+                    is_read[sources[in_edges(nodes - start, offsets)[1]]] = True
+            found.append(NodeSet(is_read))
+        return found[::-1]
+
+    def _layer(self, model: Stack, index: int, nodes: NodeSet, under: tuple[HiddenRows, NodeSet] | None) -> HiddenRows:
+        """Rows of one layer for some nodes; ``under`` are those that it reads, None the features."""
+        table, cut = self._table(under), self._cut(model, index, nodes, under)
+        spill: Spill | None = None
+        if self._flat is None and self.source.types is None:
+            nodes_of_all, memory = int(self.source.bounds[-1]), max(self.tiles.tile // _SPILL_SHARE, table.piece)
+            spill = spilled(table, cut.tiles(), nodes_of_all, self._scratch, memory)
+        found: HiddenRows | None = None
+        row = 0
+        for number, tile in enumerate(cut.tiles()):
+            part = self._of_tile(model, index, tile, table, None if spill is None else (spill, number))
+            if found is None:
+                held = 0 if under is None else under[0].nbytes
+                found = self.tiles.rows(self._scratch, nodes.count, part.shape[1], held)
+            found.rows[row : row + len(part)] = part
+            row += len(part)
+            del part, tile
+            found.let_go()
+            table.let_go()
+            if self.tiles.kept is not None:  # gaps of the heap that no other tile fits would add up
+                trim_heap()
         return HiddenRows(torch.empty(0, model.out_features)) if found is None else found
 
-    def first_tile(self, model: Stack) -> None:
-        """Computes the first tile of the part with most edges, and gives nothing."""
-        number = int(self.source.edge_counts.argmax())
-        nodes = np.arange(int(self.source.bounds[number + 1] - self.source.bounds[number]))
-        with evaluating(model):
-            next(self._by_tiles(model, 0, number, nodes, None), None)
+    def _table(self, under: tuple[HiddenRows, NodeSet] | None) -> RowTable:
+        """Rows that a layer reads."""
+        on_disk = isinstance(self.source, Store)
+        piece = self.source.piece if isinstance(self.source, Store) else _PIECE
+        return FeatureTable(self.source, on_disk, piece) if under is None else HiddenTable(*under, piece)
 
-    def _by_tiles(
-        self, model: Stack, index: int, number: int, nodes: Ids, under: HiddenRows | None
-    ) -> Iterator[tuple[int, Tensor]]:
-        """Rows of some nodes of a part, by their number in it, tile by tile, with the place of each tile's first."""
-        features = self._flat.stored_width if self._flat is not None else self.source.num_features
-        below, start = None if under is None else under.rows, int(self.source.bounds[number])
+    def cost(self, model: Stack, index: int, width: int) -> TileCost:
+        """Bytes of a tile of a layer over rows of ``width`` columns."""
         layer = model.layers[index]
-        width = features if below is None else below.shape[1]
-        most = self.tiles.edges(width, out_width(layer), under is not None and under.is_filed)
-        offsets, sources = self.source.structure(number)
-        relations, weights = self.source.edge_columns(number)
-        weights = weights if self._weighted else None
-        is_plain = relations is None and weights is None
-        ends = np.cumsum(offsets[nodes + 1] - offsets[nodes] + 1)
-        row = 0
-        while row < len(nodes):
-            done = int(ends[row - 1]) if row else 0
-            stop = max(int(np.searchsorted(ends, done + most, "right")), row + 1)
-            chosen = nodes[row:stop]
-            edges: EdgeInputs | None = None
-            if is_plain and len(chosen) == 1 and ends[row] - done > most and is_reducible(layer):
-                taken = sources[offsets[chosen[0]] : offsets[chosen[0] + 1]].astype(np.int64)
-                own, rows = int(chosen[0] + start), partial(self._rows, below=below)
-                block, given = joined(layer, own, taken, rows, self._all_degrees(), most)
-            elif relations is not None:
-                block, ids = self._typed_block(chosen, start, offsets, sources, relations)
-                given = self._rows(ids, below)
-            else:
-                piece = self._piece(chosen, start, offsets, sources, weights)
-                block, ids, edges = self._block(len(chosen), *piece)
-                given = self._rows(ids, below)
-            part = model.run_layer(index, block, given, edges)
-            del block, given, edges
-            if under is not None:
-                under.let_go()
-            yield row, part
-            row = stop
+        heads = max((int(getattr(module, "heads", 0)) for module in layer.modules()), default=0)
+        return TileCost.of_layer(width, out_width(layer), heads)
 
-    def _block(
-        self, own: int, graph: Graph, ids: Ids, edges: EdgeInputs | None
-    ) -> tuple[Block, Ids, EdgeInputs | None]:
-        """A piece as a block into its ``own`` first nodes, the ids of the block's sources, and weights of the edges."""
+    def _cut(
+        self, model: Stack, index: int, nodes: NodeSet | None, under: tuple[HiddenRows, NodeSet] | None
+    ) -> RowTiles:
+        """The tiles of a layer that is computed for ``nodes``; None: for all of them."""
+        features = self._flat.stored_width if self._flat is not None else self.source.num_features
+        cost = self.cost(model, index, features if under is None else under[0].rows.shape[1])
+        wanted = partial(np.arange, dtype=np.int64) if nodes is None else nodes.within
+        return RowTiles(self.source, wanted, self.tiles.bytes_of(cost), cost, self._weighted)
+
+    def first_tile(self, model: Stack) -> int:
+        """Computes a tile of the first layer that begins with the part with most edges; its bytes as counted."""
+        number = int(self.source.edge_counts.argmax())
+        tile = next(self._cut(model, 0, None, None).tiles(number), None)
+        if tile is None:
+            return 0
+        with evaluating(model):
+            self._of_tile(model, 0, tile, self._table(None), None)
+        return tile.cost
+
+    def _of_tile(
+        self, model: Stack, index: int, tile: RowTile, table: RowTable, spill: tuple[Spill, int] | None
+    ) -> Tensor:
+        """Rows of a layer for the nodes of a tile."""
+        layer = model.layers[index]
+        is_plain = tile.relations is None and tile.weights is None
+        if is_plain and tile.is_over and is_reducible(layer):
+            cost = self.cost(model, index, table.width)
+            most = max(self.tiles.bytes_of(cost) // (_JOINED * cost.row), 1)
+            rows = partial(self._rows, table=table)
+            own, taken = int(tile.own[0]), tile.sources.astype(np.int64)
+            block, given = joined(layer, own, taken, rows, self._all_degrees(), most)
+            return model.run_layer(index, block, given)
+        if tile.relations is not None:
+            block, ids = self._typed_block(tile)
+            return model.run_layer(index, block, self._rows(ids, table))
+        block, edges = self._block(tile)
+        return model.run_layer(index, block, self._rows_of(tile, table, spill), edges)
+
+    def _rows_of(self, tile: RowTile, table: RowTable, spill: tuple[Spill, int] | None) -> Tensor:
+        """Rows of a tile's sources by their numbers."""
+        own, count = len(tile.own), len(tile.own) + len(tile.others)
+        out = empty((count, table.width), torch.float32)
+        if spill is None or tile.is_over:
+            ids = np.concatenate([tile.own, tile.others])
+            order = np.argsort(ids, kind="stable")
+            table.fill(ids[order], out, torch.from_numpy(order))
+        else:
+            table.fill(tile.own, out, torch.arange(own))
+            spill[0].fill(spill[1], out, own)
+        return out
+
+    def _block(self, tile: RowTile) -> tuple[Block, EdgeInputs | None]:
+        """A tile as a block into its own nodes, and weights of its edges."""
+        ids = tile.ids
+        rows = np.concatenate([tile.indptr, np.full(len(tile.others), tile.indptr[-1])])
+        graph = Graph.from_adjacency(Adjacency(torch.from_numpy(rows), torch.from_numpy(tile.columns), None, len(ids)))
         with_degrees(graph, self._all_degrees()[torch.from_numpy(ids)])
+        edges = None if tile.weights is None else EdgeInputs(torch.from_numpy(tile.weights), fixed=True)
         if edges is not None:
             degree, loop = self._all_weighted()
             edges.normalised_by(degree[torch.from_numpy(ids)], loop[torch.from_numpy(ids)])
-        block = NeighborSampler(graph, [-1]).sample(torch.arange(own)).blocks[0]
-        return block, ids[block.src_ids.numpy()], edges
+        # numbers of sources are those of the tile: its own nodes, then the others by ascending number
+        return NeighborSampler(graph, [-1]).sample(torch.arange(len(tile.own))).blocks[0], edges
 
-    def _piece(
-        self,
-        nodes: Ids,
-        start: int,
-        offsets: Ids,
-        sources: NDArray[np.integer[Any]],
-        weights: NDArray[np.float32] | None,
-    ) -> tuple[Graph, Ids, EdgeInputs | None]:
-        """The nodes of a part and the sources of their in-edges as a graph, their ids, and weights of the edges."""
-        indptr, places = _in_edges(nodes, offsets)
-        taken = sources[places].astype(np.int64)
-        own = nodes + start
-        others = np.setdiff1d(taken, own)
-        ids = np.concatenate([own, others])
-        # both halves ascend, so a source is found in one of them
-        at = np.searchsorted(own, taken)
-        inside = own[np.minimum(at, len(own) - 1)] == taken
-        columns = np.where(inside, at, len(own) + np.searchsorted(others, taken)).astype(np.int32)
-        rows = np.concatenate([indptr, np.full(len(others), indptr[-1])])
-        graph = Graph.from_adjacency(Adjacency(torch.from_numpy(rows), torch.from_numpy(columns), None, len(ids)))
-        return graph, ids, None if weights is None else EdgeInputs(torch.from_numpy(weights[places]), fixed=True)
-
-    def _typed_block(
-        self,
-        nodes: Ids,
-        start: int,
-        offsets: Ids,
-        sources: NDArray[np.integer[Any]],
-        relations: NDArray[np.integer[Any]],
-    ) -> tuple[Block, Ids]:
-        """The nodes of a part with all of their in-edges, as a block of a typed graph; ids of its sources."""
+    def _typed_block(self, tile: RowTile) -> tuple[Block, Ids]:
+        """A tile of one part as a block of a typed graph, and ids of its sources."""
         types = self.source.types
-        assert types is not None  # there are relations
+        assert types is not None and tile.relations is not None  # there are relations
         kinds = len(types.node_types)
-        indptr, places = _in_edges(nodes, offsets)
-        taken, own = sources[places].astype(np.int64), nodes + start
-        ids = np.union1d(own, taken)
+        ids = np.sort(tile.ids)
         of = (np.searchsorted(self.source.regions[1:], ids, "right")) % kinds
         order = np.argsort(of, kind="stable")  # nodes type after type, as every typed graph has them
         at = np.empty_like(order)
         at[order] = np.arange(len(order))
-        columns, rows = at[np.searchsorted(ids, taken)], at[np.searchsorted(ids, own)]
+        columns, rows = at[np.searchsorted(ids, tile.sources)], at[np.searchsorted(ids, tile.own)]
         counts = np.zeros(len(ids) + 1, np.int64)
-        counts[rows + 1] = np.diff(indptr)  # own nodes of a part are type after type, so entries keep their order
+        counts[rows + 1] = np.diff(tile.indptr)  # own nodes are type after type, so entries keep their order
         starts = np.concatenate([[0], np.cumsum(np.bincount(of, minlength=kinds))])
         structure = (torch.from_numpy(np.cumsum(counts)), torch.from_numpy(columns.astype(np.int32)))
-        graph, _ = typed_graph(types, relations[places], tuple(starts.tolist()), *structure)
+        graph, _ = typed_graph(types, tile.relations, tuple(starts.tolist()), *structure)
         block = NeighborSampler(graph, [-1]).sample(torch.from_numpy(rows)).blocks[0]
         return block, ids[order][block.src_ids.numpy()]
 
     def _all_weighted(self) -> tuple[Tensor, Tensor]:
         """float32 (N,) weights of all in-edges of each node with that of its own row, and that alone; summed once."""
         if self._normaliser is None:
-            bounds = self.source.bounds
-            found = torch.empty(int(bounds[-1])), torch.empty(int(bounds[-1]))
-            for number, (first, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
-                weights = self.source.edge_columns(number)[1]
-                graph, _, edges = self._piece(np.arange(end - first), first, *self.source.structure(number), weights)
-                assert edges is not None and edges.weight is not None  # there are weights
-                for of_all, of_part in zip(
-                    found, weighted_degrees(graph, torch.arange(end - first), edges.weight), strict=True
+            nodes = int(self.source.bounds[-1])
+            found = torch.empty(nodes), torch.empty(nodes)
+            most = max(self.tiles.tile, LEAST_TILE)
+            cut = RowTiles(self.source, partial(np.arange, dtype=np.int64), most, TileCost(0, 0, _WEIGHED), True)
+            for tile in cut.tiles():
+                assert tile.weights is not None  # there are weights
+                rows = np.concatenate([tile.indptr, np.full(len(tile.others), tile.indptr[-1])])
+                columns = torch.from_numpy(tile.columns)
+                own = slice(int(tile.own[0]), int(tile.own[-1]) + 1)
+                graph = Graph.from_adjacency(Adjacency(torch.from_numpy(rows), columns, None, len(tile.ids)))
+                weights = torch.from_numpy(tile.weights)
+                for of_all, of_tile in zip(
+                    found, weighted_degrees(graph, torch.arange(len(tile.own)), weights), strict=True
                 ):
-                    of_all[first:end] = of_part
+                    of_all[own] = of_tile
             self._normaliser = found
         return self._normaliser
 
-    def _rows(self, ids: Ids, below: Tensor | None) -> Any:
-        """Features or hidden rows by id."""
-        if below is not None:
-            found = gather_rows(below, torch.from_numpy(ids))
-            assert isinstance(found, Tensor)  # hidden rows are dense
-            return found
-        if self._flat is None:
-            return self._read(ids)
+    def _rows(self, ids: Ids, table: RowTable) -> Any:
+        """Rows by id, in the order of the ids."""
+        if self._flat is None or not isinstance(table, FeatureTable):
+            return self._read(ids, table)
         assert isinstance(self.source, Store)  # which has such rows
         if self._names is None:
             self._names = torch.cat([self.source.node_ids(number) for number in range(len(self.source))])
         names = self._names[torch.from_numpy(ids)]
-        return self._flat.rows(names, self._read(ids[self._flat.is_stored(names).numpy()]))
+        return self._flat.rows(names, self._read(ids[self._flat.is_stored(names).numpy()], table))
 
-    def _read(self, ids: Ids) -> Tensor:
+    def _read(self, ids: Ids, table: RowTable) -> Tensor:
         order = np.argsort(ids, kind="stable")
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        rows = self.source.feature_rows(ids[order]).float()
-        return rows[torch.from_numpy(place)]
+        width = table.width if self._flat is None or not isinstance(table, FeatureTable) else self._flat.stored_width
+        out = torch.zeros(len(ids), width)
+        table.fill(ids[order], out, torch.from_numpy(order))
+        return out
 
     def _all_degrees(self) -> Tensor:
         """float32 (N,): edges into each node, self-loops left out; counted once."""
@@ -283,13 +305,6 @@ class PartInference:
 def out_width(layer: nn.Module) -> int:
     """Columns of the widest parameter of a layer, which no row that it makes is wider than."""
     return max((p.shape[-1] for p in layer.parameters() if p.dim() > 1), default=1)
-
-
-def _in_edges(nodes: Ids, offsets: Ids) -> tuple[Ids, Ids]:
-    """Where the in-edges of each of some nodes of a part begin among theirs, and their places in the part."""
-    degrees = offsets[nodes + 1] - offsets[nodes]
-    indptr = np.concatenate([[0], np.cumsum(degrees)])
-    return indptr, np.arange(int(indptr[-1])) - np.repeat(indptr[:-1] - offsets[nodes], degrees)
 
 
 @contextmanager

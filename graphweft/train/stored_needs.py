@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from graphweft._budget import lifted, own_bytes
@@ -46,6 +47,8 @@ _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill
 _LEAST_PIECE, _PIECE_SHARE = 1 << 18, 4  # of a tile: what is read of features at a time
 _PROGRAMS = 4 << 20  # what programs, their modules and the heap take, before it is known
 _UNASKED = 6 << 20  # what a budget has to leave room for besides
+_BESIDE = 1.45  # times what a tile takes: gaps of the heap, pieces that are read, pages on their way to the disk
+_TRIED = 2  # of the room of a tile: the one that is tried
 _TILES = 4  # times the least tile, before hidden rows are kept in memory
 _MET = 0.9  # times rows of uniform draws: those of a graph with communities or hubs meet more often
 _SHARED = 1.25  # times what sizes say of a batch, before one is measured
@@ -170,7 +173,7 @@ def _of_groups(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
     fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
     chosen = max(fitting.values(), key=lambda needs: needs.total, default=least)
     most = _left(budget, replace(chosen, batches=0, step=0))
-    evaluation = _evaluation(steps, chosen.batches + chosen.step, most, found.evaluation)
+    evaluation = _evaluation(steps, max(chosen.batches + chosen.step, most), most, found.evaluation)
     chosen = replace(chosen, evaluation=evaluation)
     return chosen, list(fitting) or [CoreSplit(0, 0)]
 
@@ -346,44 +349,76 @@ def _pass_bytes(steps: Any, group: Group) -> int:
 def _evaluation(steps: Any, wanted: int, most: int, measured: int = 0) -> int:
     """What an evaluation takes: ``wanted`` bytes, more up to ``most`` where hidden rows have no room otherwise."""
     ds, model, inference = steps.ds, steps.model, steps.inference
-    fixed = _outputs(steps)
+    held, scoring = _outputs(steps)
     if not isinstance(model, Stack):
         inference.tiles = replace(inference.tiles, kept=most)
-        return fixed + measured
+        return held + max(measured, scoring)
+    if steps.in_memory:
+        return held + scoring + _in_memory(steps, wanted - held - scoring, most - held - scoring)
     store = ds.store
-    part = 0 if steps.in_memory else _part_bytes(store)
+    part = _part_bytes(store)
     widths = [store.row_width, *(out_width(layer) for layer in model.layers)]
-    hidden = [_REAL * ds.num_nodes * width for width in widths[1:-1]]
+    costs = [inference.cost(model, index, width) for index, width in enumerate(widths[:-1])]
+    made = inference.computed(_evaluated(steps))
+    hidden = [_REAL * nodes.count * width for nodes, width in zip(made, widths[1:-1], strict=False)]
     pairs = max(a + b for a, b in zip([0, *hidden], [*hidden, 0], strict=True))  # what a layer reads and what it makes
+    least = LEAST_WITHIN * max(cost.row + cost.edge for cost in costs)
+    all_kept = held + part + pairs + _TILES * least
+    kept = pairs if all_kept <= max(wanted, most) else 0
+    room = max(wanted, all_kept if kept else 0) - held - part - kept
+    inference.tiles = Tiles(max(room // _TRIED, least), kept)
+    store.piece = max(_LEAST_PIECE, inference.tiles.tile // _PIECE_SHARE)
+    taken, told = _tried(steps)
+    # a tile as large as has room by what that one took, or as the whole graph
+    whole = max(cost.of(store.num_nodes, store.num_nodes, store.num_edges) for cost in costs)
+    tile = max(min(room * told // max(taken, 1), whole), least)
+    inference.tiles = Tiles(tile, kept)
+    return int(max(held + kept + part + max(taken, tile * taken // max(told, 1)), held + scoring))
+
+
+def _evaluated(steps: Any) -> NDArray[np.int64]:
+    """Ids in the store of the nodes of the splits, ascending."""
+    rows = torch.unique(torch.cat(list(steps.rows.values())), sorted=True)
+    return np.sort(steps.ds.row_ids[rows].numpy())
+
+
+def _in_memory(steps: Any, wanted: int, most: int) -> int:
+    """What an evaluation takes beside its outputs where the structure is in memory."""
+    ds, inference = steps.ds, steps.inference
+    widths = [ds.store.row_width, *(out_width(layer) for layer in steps.model.layers)]
+    hidden = [_REAL * ds.num_nodes * width for width in widths[1:-1]]
+    pairs = max(a + b for a, b in zip([0, *hidden], [*hidden, 0], strict=True))
     least = LEAST_WITHIN * max(edge_bytes(w, out, False) for w, out in itertools.pairwise(widths))
-    all_kept = fixed + part + pairs + _TILES * least
+    all_kept = pairs + _TILES * least
     kept = pairs if all_kept <= max(wanted, most) else 0
     costs = [edge_bytes(w, out, index > 0 and not kept) for index, (w, out) in enumerate(itertools.pairwise(widths))]
-    tile = max(max(wanted, all_kept if kept else 0) - fixed - part - kept, LEAST_WITHIN * max(costs))
+    tile = max(max(wanted, all_kept if kept else 0) - kept, LEAST_WITHIN * max(costs))
     inference.tiles = Tiles(tile, kept)
-    store.piece = max(_LEAST_PIECE, tile // _PIECE_SHARE)
-    return fixed + kept + part + _tile_bytes(steps, [cost * max(tile // cost, LEAST_WITHIN) for cost in costs])
+    ds.store.piece = max(_LEAST_PIECE, tile // _PIECE_SHARE)
+    return kept + tile
 
 
-def _tile_bytes(steps: Any, costs: Sequence[int]) -> int:
-    """What the largest tile takes: measured on one over features; ``costs``: what sizes say of each layer's tiles."""
-    if steps.in_memory:
-        return int(steps.inference.tiles.tile)
+def _tried(steps: Any) -> tuple[int, int]:
+    """Bytes that a tile over features takes, and those that sizes say of it."""
     run = functools.partial(steps.inference.first_tile, steps.model)
     with lifted():
         run()  # compiles
         POOL.trim()
-        most, _ = grown_while(run)
+        taken, told = grown_while(run)
         POOL.trim()
-    return int(most * max(costs) / max(costs[0], 1))
+    # numbers of nodes are counted with the outputs
+    return int(_BESIDE * max(taken - _REAL * steps.ds.store.num_nodes, 0)), told
 
 
-def _outputs(steps: Any) -> int:
-    """Outputs of the splits, those of one with their copies, ids and their order, degrees."""
+def _outputs(steps: Any) -> tuple[int, int]:
+    """Outputs of the splits with ids and their order, degrees and numbers of nodes; and copies of those of one split.
+
+    The copies are made when no tile is left.
+    """
     counts = [len(ids) for ids in steps.rows.values()]
     classes, nodes = _REAL * max(steps.ds.num_classes, 1), steps.ds.num_nodes
-    taken: int = classes * (sum(counts) + 2 * max(counts)) + _ID * (3 * sum(counts) + nodes) + _REAL * nodes
-    return taken
+    held: int = classes * sum(counts) + _ID * (3 * sum(counts) + nodes) + _REAL * nodes
+    return held, 2 * classes * max(counts)
 
 
 def _part_bytes(store: Store) -> int:

@@ -1,7 +1,7 @@
-"""How much an inference part by part has in memory: edges of a tile, and rows of hidden layers.
+"""How much an inference part by part has in memory: what a tile takes, and rows of hidden layers.
 
-Comes in: bytes. Goes out: edges that are computed at once, and memory for rows of all nodes, which lies in a temporary
-file where it is too large; then its pages are let go tile by tile. Called by inference over stores.
+Comes in: bytes. Goes out: what is computed at once, and memory for rows of nodes, which lies in a temporary file where
+it is too large; then its pages are let go tile by tile. Called by inference over stores.
 """
 
 from __future__ import annotations
@@ -11,22 +11,51 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from graphweft._errors import DataError
+from graphweft.storage.block_file import BlockFile
 from graphweft.storage.block_io import aligned_empty, forget_pages
 from graphweft.storage.memory_size import shown_bytes
+from graphweft.storage.picked_rows import BlockRows, pick_rows
 
 TILE_SHARE = 8  # of the memory: the rows that a tile's edges lead to
-LEAST_TILE = 1 << 12  # edges
-LEAST_WITHIN = 1 << 9  # edges, where every byte is counted
+LEAST_TILE = 1 << 12  # rows or edges
+LEAST_WITHIN = 1 << 9  # rows or edges, where every byte is counted
 _REAL, _PAGE = 4, mmap.PAGESIZE
+_EDGE, _NODE, _HEAD = 28, 32, 8  # bytes of an edge and of a row beside its values, and of an edge for each head
 _COPIES = 3  # of the row that an edge leads to: as read, in float32, in the order of the tile
 _NUMBERED = 120  # bytes of an edge while the ends of a tile's edges are numbered
+
+
+@dataclass(frozen=True)
+class TileCost:
+    """Bytes of a tile of a layer, by what is in it.
+
+    Attributes:
+        row: Of a distinct row that its edges lead to.
+        own: More of a node whose row is computed.
+        edge: Of an edge.
+    """
+
+    row: int
+    own: int
+    edge: int
+
+    @classmethod
+    def of_layer(cls, width: int, out: int, heads: int = 0) -> TileCost:
+        """Over rows of ``width`` columns; ``out``: columns that the layer makes, of all sources where it has heads."""
+        row = _REAL * (width + (out if heads else 0)) + _NODE
+        return cls(row, _REAL * (width + 2 * out) + _NODE, _EDGE + _HEAD * heads)
+
+    def of(self, rows: int, own: int, edges: int) -> int:
+        """Bytes of so many."""
+        return rows * self.row + own * self.own + edges * self.edge
 
 
 @dataclass(frozen=True)
@@ -45,6 +74,11 @@ class Tiles:
     def share_of(cls, memory: int) -> Tiles:
         """Those of an inference beside other things, where nothing is counted."""
         return cls(memory // TILE_SHARE)
+
+    def bytes_of(self, cost: TileCost) -> int:
+        """Bytes of a tile of a layer."""
+        least = (LEAST_TILE if self.kept is None else LEAST_WITHIN) * (cost.row + cost.edge)
+        return max(self.tile, least)
 
     def edges(self, width: int, out: int = 0, filed: bool = False) -> int:
         """Edges of a tile over rows of ``width`` columns; ``filed``: their pages come from a file."""
@@ -85,6 +119,14 @@ class HiddenRows:
         """Whether the pages of a file are let go tile by tile."""
         return self._pages is not None
 
+    def fill(self, places: NDArray[np.int64], out: Tensor, at: Tensor, piece: int) -> None:
+        """``out[at] = rows[places]`` for ascending places; of a file, at most ``piece`` bytes are read at a time."""
+        if self._handle is None:
+            out.index_copy_(0, at, torch.index_select(self.rows, 0, torch.from_numpy(places)))
+            return
+        with BlockFile(Path(f"/proc/self/fd/{self._handle}")) as file:
+            pick_rows(file, BlockRows(0, torch.float32, tuple(self.rows.shape)), places, out, at, piece)
+
     def let_go(self) -> None:
         """The system keeps none of a file's pages; they are read again when they are touched."""
         if self._pages is None or self._handle is None:
@@ -98,23 +140,31 @@ class HiddenRows:
             os.close(self._handle)
 
 
-def _in_file(folder: Path | None, rows: int, width: int, lets_go: bool) -> HiddenRows:
-    """Memory of a temporary file without a name; its room on the disk is taken before it is written.
+def temporary(folder: Path | None, nbytes: int, what: str) -> IO[bytes]:
+    """A temporary file without a name; its room on the disk is taken before it is written.
 
     ``folder``: where; the system's folder of such files where that is None or not there.
 
-    Raises: DataError for a full disk, which would otherwise end the process while rows are written.
+    Raises: DataError for a full disk, which would otherwise end the process while a map is written.
     """
+    folder = folder if folder is not None and folder.is_dir() else None
+    file: IO[bytes] = tempfile.TemporaryFile(dir=folder, prefix="graphweft-")  # noqa: SIM115
+    try:
+        if nbytes:
+            os.posix_fallocate(file.fileno(), 0, nbytes)
+    except OSError as failure:
+        file.close()
+        where, wanted = folder or tempfile.gettempdir(), shown_bytes(nbytes)
+        raise DataError(f"{where}: expected room for {wanted} of {what}, got: {failure.strerror}") from None
+    return file
+
+
+def _in_file(folder: Path | None, rows: int, width: int, lets_go: bool) -> HiddenRows:
+    """Memory of a temporary file. Raises: DataError for a full disk."""
     if rows * width == 0:
         return HiddenRows(torch.empty(rows, width))
-    folder = folder if folder is not None and folder.is_dir() else None
-    with tempfile.TemporaryFile(dir=folder, prefix="graphweft-") as file:
-        nbytes = _REAL * rows * width
-        try:
-            os.posix_fallocate(file.fileno(), 0, nbytes)
-        except OSError as failure:
-            where, wanted = folder or tempfile.gettempdir(), shown_bytes(nbytes)
-            raise DataError(f"{where}: expected room for {wanted} of hidden rows, got: {failure.strerror}") from None
+    nbytes = _REAL * rows * width
+    with temporary(folder, nbytes, "hidden rows") as file:
         if not lets_go:
             return HiddenRows(torch.from_numpy(np.memmap(file, np.float32, "r+", shape=(rows, width))))
         pages = mmap.mmap(file.fileno(), nbytes)
@@ -124,4 +174,4 @@ def _in_file(folder: Path | None, rows: int, width: int, lets_go: bool) -> Hidde
         return HiddenRows(made, pages, os.dup(file.fileno()))
 
 
-__all__ = ["LEAST_TILE", "LEAST_WITHIN", "TILE_SHARE", "HiddenRows", "Tiles", "edge_bytes"]
+__all__ = ["LEAST_TILE", "LEAST_WITHIN", "TILE_SHARE", "HiddenRows", "TileCost", "Tiles", "edge_bytes", "temporary"]

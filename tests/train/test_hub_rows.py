@@ -12,6 +12,7 @@ import graphweft as gw
 from graphweft.loader.parts import MemoryParts
 from graphweft.train import tiles
 from graphweft.train.part_inference import PartInference
+from graphweft.train.row_tables import FeatureTable
 
 
 def _star(leaves: int) -> gw.Graph:
@@ -42,14 +43,14 @@ def test_a_hub_beyond_a_tile(kind: str, reduce: str, monkeypatch: pytest.MonkeyP
     model = getattr(gw.nn, kind)(8, 8, 3, num_layers=2, **options).eval()
     source = MemoryParts(graph, x, torch.zeros(500).long(), torch.arange(500) % 3, 3)
     inference, most = PartInference(model, source, 1, 1), 0
-    rows = inference._rows
+    fill = FeatureTable.fill
 
-    def counted(ids: Any, below: Any) -> torch.Tensor:
+    def counted(table: FeatureTable, ids: Any, out: torch.Tensor, at: torch.Tensor) -> None:
         nonlocal most
         most = max(most, len(ids))
-        return rows(ids, below)
+        fill(table, ids, out, at)
 
-    monkeypatch.setattr(inference, "_rows", counted)
+    monkeypatch.setattr(FeatureTable, "fill", counted)
     found = inference.outputs(np.arange(500))
     torch.testing.assert_close(found, model(graph, x)[source.order], rtol=1e-4, atol=1e-5)
     assert most <= 2 * 64 if reduce else most > 400  # attention weighs all neighbours against each other

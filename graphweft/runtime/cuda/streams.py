@@ -49,10 +49,10 @@ def later(number: Tensor) -> Callable[[], float]:
     there = torch.empty((), dtype=number.dtype, pin_memory=True)
     there.copy_(number.detach(), non_blocking=True)
     arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    arrived.record(torch.cuda.current_stream(number.device))  # type: ignore[no-untyped-call]
+    arrived.record(torch.cuda.current_stream(number.device))
 
     def read() -> float:
-        arrived.synchronize()  # type: ignore[no-untyped-call]
+        arrived.synchronize()
         return float(there)
 
     return read

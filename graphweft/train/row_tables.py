@@ -1,0 +1,87 @@
+"""Rows that a layer of an inference reads: features of a source of parts, or hidden rows of the layer before.
+
+Comes in: ascending ids of nodes. Goes out: their rows, at places of a tensor. Called by inference over parts.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from graphweft.loader.parts import PartSource
+from graphweft.train.node_set import NodeSet
+from graphweft.train.tiles import HiddenRows
+
+Ids = NDArray[np.int64]
+
+
+class RowTable(Protocol):
+    """Rows of nodes."""
+
+    @property
+    def width(self) -> int:
+        """Columns."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """As they lie there."""
+        ...
+
+    @property
+    def is_far(self) -> bool:
+        """Whether reading them is a request of the disk."""
+        ...
+
+    @property
+    def piece(self) -> int:
+        """Bytes that are read at a time."""
+        ...
+
+    def fill(self, ids: Ids, out: Tensor, at: Tensor) -> None:
+        """Rows of ascending ids as rows ``at`` of ``out``."""
+        ...
+
+    def let_go(self) -> None:
+        """The system keeps none of their pages."""
+        ...
+
+
+class FeatureTable:
+    """Features of a source. Attributes as of :class:`RowTable`."""
+
+    def __init__(self, source: PartSource, is_far: bool, piece: int) -> None:
+        self._source, self.is_far, self.piece = source, is_far, piece
+        self.width, self.dtype = source.num_features, source.feature_dtype
+
+    def fill(self, ids: Ids, out: Tensor, at: Tensor) -> None:
+        """Rows of ascending ids as rows ``at`` of ``out``."""
+        self._source.feature_rows_into(ids, out, at)
+
+    def let_go(self) -> None:
+        """A source sees to that itself."""
+
+
+class HiddenTable:
+    """Hidden rows of some nodes. Attributes as of :class:`RowTable`."""
+
+    dtype = torch.float32
+
+    def __init__(self, rows: HiddenRows, nodes: NodeSet, piece: int) -> None:
+        self._rows, self._nodes, self.piece = rows, nodes, piece
+        self.width, self.is_far = rows.rows.shape[1], rows.is_filed
+
+    def fill(self, ids: Ids, out: Tensor, at: Tensor) -> None:
+        """Rows of ascending ids as rows ``at`` of ``out``."""
+        self._rows.fill(self._nodes.places(ids), out, at, self.piece)
+
+    def let_go(self) -> None:
+        """The system keeps none of a file's pages."""
+        self._rows.let_go()
+
+
+__all__ = ["FeatureTable", "HiddenTable", "RowTable"]
