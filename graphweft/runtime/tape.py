@@ -137,11 +137,14 @@ class Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """One call of torch."""
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
-        is_known = all(isinstance(x, torch.Tensor | int | float) for x in args) and not kwargs
+        are_known = all(isinstance(x, torch.Tensor | int | float) for x in args)
+        is_known = are_known and not kwargs
         if name in _INTO and is_known:
             return self._into(name, func(*args), args)
         result = func(*args, **kwargs)
-        if name in _IN_PLACE and is_known:
+        if name in _INTO and are_known and set(kwargs) == {"out"} and not result.requires_grad:
+            self._made_in(name, result, args)
+        elif name in _IN_PLACE and is_known:
             _write_down(getattr(torch.Tensor, name), args)
         elif name not in _HARMLESS and not (name in _LOOKS and _share(result, args[0])):
             self._note_computed()
@@ -155,10 +158,14 @@ class Watch(TorchFunctionMode):
             self._note_computed()
             return result
         made = POOL.empty(tuple(result.shape), result.dtype).copy_(result)
+        self._made_in(name, made, args)
+        return made
+
+    def _made_in(self, name: str, made: torch.Tensor, args: tuple[Any, ...]) -> None:
+        """A replay computes ``made`` again, where it lies."""
         if self._keeps and made.nbytes < SMALL:
             self.given.append(made)
         _write_down(getattr(torch, name), args, out=made)
-        return made
 
     def _note_computed(self) -> None:
         self.computed = True
