@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphweft._errors import ConfigError, DtypeError, ShapeError
 from graphweft._memory import empty
@@ -21,8 +21,10 @@ from graphweft.graph.graph import Graph
 from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.stack import Stack
 from graphweft.sample.neighbor import NeighborSampler
+from graphweft.sample.shadow import ShadowSampler
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
+from graphweft.train.edge_data import EdgeData
 
 Features = Tensor | SparseFeatures
 USUAL_TILE = 16_384
@@ -130,3 +132,18 @@ def _room(nodes: int, like: Tensor, folder: Path | None, index: int) -> Tensor:
         raise ConfigError(
             f"infer: expected out as a folder that can be written, got {folder} ({failure.strerror})"
         ) from None
+
+
+def by_subgraphs(
+    model: nn.Module, sampler: ShadowSampler, x: Features, edge_data: EdgeData, at_once: int, key: tuple[int, int]
+) -> Tensor:
+    """Logits of every node from a subgraph of its own, the same in every evaluation; ``key``: seed and stage."""
+    model.eval()
+    parts = []
+    with torch.no_grad():
+        for nodes in torch.split(torch.arange(sampler.graph.num_nodes), at_once):
+            sample = sampler.sample(nodes, seed=key[0], stage=key[1])
+            given = {} if edge_data.inputs is None else edge_data.of_subgraph(sample.e_id)
+            rows = model(sample.subgraph, gather_rows(x, sample.n_id), **given)
+            parts.append(rows[: nodes.numel()])
+    return torch.cat(parts)

@@ -49,7 +49,7 @@ from graphweft.train.epoch_steps import Steps
 from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
 from graphweft.train.full_batch import evaluation, is_other, is_plain, labelled
 from graphweft.train.half_features import HalfFeatures, stores_half
-from graphweft.train.inference import USUAL_TILE, infer
+from graphweft.train.inference import USUAL_TILE, by_subgraphs, infer
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric
@@ -359,7 +359,8 @@ class MiniBatch(Steps):
         """Logits of all nodes from all of their neighbours, in evaluation mode, shape (N, C)."""
         model = self.model
         if isinstance(self.sampler, ShadowSampler):
-            return self._by_subgraphs(self.sampler)
+            size, seed = self.loader.batch_size, self.loader.seed
+            return by_subgraphs(self.model, self.sampler, self.x, self.edge_data, size, (seed, _EVALUATED))
         tile = None if self.budget is None else self.budget.tile
         if isinstance(model, Stack) and (tile or _whole_bytes(model, self.ds.num_nodes) > _WHOLE_SHARE * _memory()):
             return infer(model, self.ds.graph, self.x, tile or USUAL_TILE, edges=self.edge_data.inputs)
@@ -579,18 +580,6 @@ class MiniBatch(Steps):
         else:
             rows = self.model(batch.subgraph, batch.x, **given)[: batch.num_seeds]
         return rows
-
-    def _by_subgraphs(self, sampler: ShadowSampler) -> Tensor:
-        """Logits of every node from a subgraph of its own, the same in every evaluation."""
-        self.model.eval()
-        parts = []
-        with torch.no_grad():
-            for nodes in torch.split(torch.arange(self.ds.num_nodes), self.loader.batch_size):
-                sample = sampler.sample(nodes, seed=self.loader.seed, stage=_EVALUATED)
-                given = {} if self.edge_data.inputs is None else self.edge_data.of_subgraph(sample.e_id)
-                rows = self.model(sample.subgraph, gather_rows(self.x, sample.n_id), **given)
-                parts.append(rows[: nodes.numel()])
-        return torch.cat(parts)
 
 
 def _whole_bytes(model: Stack, nodes: int) -> int:

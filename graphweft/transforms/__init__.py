@@ -6,6 +6,7 @@ from graphweft.transforms.diffusion import gdc, sign_features
 from graphweft.transforms.encodings import laplacian_encoding, local_degree_profile, random_walk_encoding
 from graphweft.transforms.near_points import knn_graph, radius_graph
 from graphweft.transforms.node_split import split_nodes
+from graphweft.transforms.reorder import reorder
 from graphweft.transforms.virtual import virtual_nodes
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "metapath_graph",
     "radius_graph",
     "random_walk_encoding",
+    "reorder",
     "sign_features",
     "split_links",
     "split_nodes",

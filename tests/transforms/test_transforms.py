@@ -127,6 +127,25 @@ def test_components_are_those_of_networkx() -> None:
             assert sorted((int(nodes[a]), int(nodes[b])) for a, b in _pairs(part)) == sorted(kept.edges())
 
 
+def test_reordered_graphs_are_the_same_with_communities_together() -> None:
+    """SciPy's permutation of the matrix; ends of edges come nearer where communities had been scattered."""
+    draw = np.random.default_rng(5)
+    groups, size = 12, 40
+    place = draw.permutation(groups * size)
+    src, other = draw.integers(0, groups * size, (2, 9000))
+    dst = np.where(draw.random(9000) < 0.9, src // size * size + other % size, other)
+    graph = gw.Graph(place[src], place[dst], num_nodes=groups * size)
+    graph.edata["id"], graph.ndata["old"] = torch.arange(9000), torch.arange(groups * size)
+    found, nodes = t.reorder(graph)
+    assert sorted(nodes.tolist()) == list(range(groups * size))
+    order = nodes.numpy()
+    assert (gw.interop.to_scipy(found) != gw.interop.to_scipy(graph)[order][:, order]).nnz == 0
+    assert torch.equal(found.ndata["old"], nodes) and torch.equal(found.edata["id"], torch.arange(9000))
+    apart = [float((a - b).abs().double().mean()) for a, b in (graph.edges(), found.edges())]
+    assert apart[1] < 0.4 * apart[0]  # a sixth stay far by construction
+    assert torch.equal(t.reorder(graph)[1], nodes)
+
+
 @pytest.mark.parametrize("cosine", [False, True])
 @pytest.mark.parametrize("loops", [False, True])
 def test_nearest_points_are_those_of_all_distances(cosine: bool, loops: bool) -> None:
@@ -222,6 +241,7 @@ def test_mistakes_are_one_line() -> None:
         (lambda: t.metapath_graph(graph, []), "expected a typed graph"),
         (lambda: t.metapath_graph(typed, [("a", "to", "b")] * 2), "begins at b, got a-to-b and a-to-b in turn"),
         (lambda: t.largest_component(graph, 0), "count as an integer >= 1, got 0"),
+        (lambda: t.reorder(typed), "expected an untyped graph over one set of nodes"),
         (lambda: t.drop_edges(graph, 1.5), "share in [0, 1], got 1.5"),
         (lambda: t.virtual_nodes(typed), "expected an untyped graph"),
         (lambda: t.virtual_nodes(graph, [0, 1]), "groups as integers of shape (25,), got int64 (2,)"),
