@@ -173,7 +173,11 @@ def _of_groups(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
     fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
     chosen = max(fitting.values(), key=lambda needs: needs.total, default=least)
     most = _left(budget, replace(chosen, batches=0, step=0))
-    evaluation = _evaluation(steps, max(chosen.batches + chosen.step, most), most, found.evaluation)
+    least_room = chosen.batches + chosen.step
+    room = max(least_room, most)
+    evaluation = _evaluation(steps, room, most, found.evaluation)
+    if room > least_room and not budget.fits(replace(chosen, evaluation=evaluation)):
+        evaluation = _evaluation(steps, least_room, 0, found.evaluation)  # as small as where no budget is large enough
     chosen = replace(chosen, evaluation=evaluation)
     return chosen, list(fitting) or [CoreSplit(0, 0)]
 
