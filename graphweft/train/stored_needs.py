@@ -48,6 +48,7 @@ _LEAST_PIECE, _PIECE_SHARE = 1 << 18, 4  # of a tile: what is read of features a
 _PROGRAMS = 4 << 20  # what programs, their modules and the heap take, before it is known
 _UNASKED = 6 << 20  # what a budget has to leave room for besides
 _BESIDE = 1.45  # times what a tile takes: gaps of the heap, pieces that are read, pages on their way to the disk
+_EVALUATES = 4 << 20  # what an evaluation takes before it is tried: pieces that are read, structure, numbers of nodes
 _TRIED = 2  # of the room of a tile: the one that is tried
 _TILES = 4  # times the least tile, before hidden rows are kept in memory
 _MET = 0.9  # times rows of uniform draws: those of a graph with communities or hubs meet more often
@@ -86,7 +87,8 @@ def least_beside(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], ba
     weights = sum(p.nbytes for p in model.parameters())
     residents = _residents(ds) + _COPIES * weights + _PROGRAMS + _UNASKED
     found = batch_estimate(model, store.num_features, fanouts, min(batch_size, nodes), nodes, edges)
-    return residents + int(_SHARED * (found.step + found.rows * _REAL * store.num_features))
+    batch = int(_SHARED * (found.step + found.rows * _REAL * store.num_features))
+    return residents + max(batch, _EVALUATES + _part_bytes(store))
 
 
 class Estimate(NamedTuple):
