@@ -57,7 +57,9 @@ def _wheel(archive: Path, out: Path, *defines: str, **env: str) -> Path:
     defines = ("GRAPHWEFT_LEVELS=all", "GRAPHWEFT_STATIC=ON", *defines)
     settings = [f"--config-settings=cmake.define.{text}" for text in defines]
     pinned = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")} | env
-    _run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", out, *settings, archive, **pinned)
+    # where the platform is another one, tools of the build would be looked for as built for that: they are the extra's
+    here = ("--no-build-isolation",) if "_PYTHON_HOST_PLATFORM" in env else ()
+    _run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", out, *here, *settings, archive, **pinned)
     (wheel,) = set(out.glob("*.whl")) - before
     return wheel
 
