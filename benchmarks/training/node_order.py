@@ -1,4 +1,4 @@
-"""Full-batch epochs with nodes numbered anew by ``gw.transforms.reorder``, against the numbers that the graph came with.
+"""Full-batch epochs with nodes numbered anew by ``gw.transforms.reorder``, against the numbers as given.
 
     python benchmarks/training/node_order.py --twins products:0.1 products:0.25 reddit:0.25
     python benchmarks/training/node_order.py --twins arxiv:0.05 --epochs 3 --out /dev/null   # a try
