@@ -7,6 +7,7 @@ Registered in ``captures.py``. :class:`Recorder` is all that is asked of a devic
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,11 +40,13 @@ class Recorder:
         aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         current = torch.cuda.current_stream(self._device)
         aside.wait_stream(current)
-        with torch.cuda.stream(aside):
-            for at in range(_WARM):
-                with _refusing_to_wait() if alone and at + 1 == _WARM else contextlib.nullcontext():
-                    body()
-        current.wait_stream(aside)
+        try:
+            with torch.cuda.stream(aside):
+                for at in range(_WARM):
+                    with _refusing_to_wait() if alone and at + 1 == _WARM else contextlib.nullcontext():
+                        body()
+        finally:  # what follows may write what was read there
+            current.wait_stream(aside)
 
     def record(self, body: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         """What launches again what ``body`` launched, and the result of ``body``, whose memory that writes."""
@@ -61,11 +64,17 @@ class Recorder:
 def _refusing_to_wait() -> Iterator[None]:
     """What waits for a number of the device is an error in the block."""
     former = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    _set_sync_debug_mode("error")
     try:
         yield
     finally:
-        torch.cuda.set_sync_debug_mode(former)
+        _set_sync_debug_mode(former)
+
+
+def _set_sync_debug_mode(mode: int | str) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode")  # torch calls it a prototype
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def recorder_on(device: torch.device) -> Recorder | None:
