@@ -28,6 +28,10 @@ from graphweft.train.mini_batch import AnyLoader, MiniBatch
 from graphweft.train.node_batches import NodeBatches
 
 
+# Threads that launch: more of them wait for each other.
+AHEAD = {"prefetch": 4, "workers": 2}
+
+
 def draws_on_device(model: Any) -> bool:
     """Whether batches are drawn where ``model`` is."""
     return target_of(device_of(model)).has_samplers
@@ -72,7 +76,7 @@ class DeviceMiniBatch(MiniBatch):
         if isinstance(self.x, SparseFeatures):
             self.x = self.x.to_dense()
         room = self.x.nbytes + self.ds.graph.csc.nbytes + 4 * self.ds.num_nodes  # evaluation has all of it there anyway
-        drawn: dict[str, Any] = {"sampler": self.sampler, "device": self.device, "device_memory": room}
+        drawn: dict[str, Any] = {"sampler": self.sampler, "device": self.device, "device_memory": room, **AHEAD}
         return NodeBatches(self._tables, seeds, None, batch_size, True, seed, **drawn), None
 
     def _there(self, item: Tensor) -> Tensor:
@@ -111,14 +115,17 @@ class DeviceMiniBatch(MiniBatch):
 
     def logits(self) -> Tensor:
         """Logits of all nodes from all of their neighbours, in evaluation mode, shape (N, C), in host memory."""
+        return self._logits().to(self.ds.y.device)
+
+    def _logits(self) -> Tensor:
         self.model.eval()
         with torch.no_grad(), owning(self.x):
             logits: Tensor = self.model(self.ds.graph, self._there(self.x), **self.edge_data.keywords())
-        return logits.to(self.ds.y.device)
+        return logits
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss."""
-        return evaluation(self.target, self.logits(), self.ds.y, self.rows, self.metrics)
+        return evaluation(self.target, self._logits(), self.ds.y, self.rows, self.metrics)
 
 
 __all__ = ["DeviceMiniBatch", "check_drawn_there", "draws_on_device"]

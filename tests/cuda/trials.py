@@ -43,6 +43,7 @@ from graphweft.runtime.cuda.jit import Kernel
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.kernel_call import KernelCall, Slot, Slots
 from graphweft.runtime.target import Launch, Launcher
+from graphweft.train.device_batches import AHEAD
 
 COMPILED = MODE == "compiled"
 GRAPHS = {case.name: case for case in CASES}
@@ -593,6 +594,7 @@ def noting(kernel: str, launcher: Launcher) -> Launcher:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     gw.passes.pipeline.WORTH_A_KERNEL = 0
+    AHEAD.update(prefetch=0, workers=0)  # a stand-in for a device has no streams
     CUDA._table = {key: noting(key[0], launcher) for key, launcher in CUDA._table.items()}
     part, of = map(int, sys.argv[2].split("/")) if sys.argv[2:] else (1, 1)
     if of > 1:  # the last one counts what all have launched

@@ -44,7 +44,9 @@ class Recorder:
     def record(self, body: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         """What launches again what ``body`` launched, and the result of ``body``, whose memory that writes."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(self._device), torch.cuda.graph(graph, pool=self._pool):
+        # Loaders draw batches on other threads meanwhile: what these wait for or allocate is not recorded.
+        alone = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
+        with torch.cuda.device(self._device), alone:
             made = body()
         return graph.replay, made
 
