@@ -51,6 +51,7 @@ class Target:
 
     Attributes:
         capture: See :meth:`captures`.
+        recorder: Makes what records launches on a device and launches them again, or None; None: there is none.
         later: Reads a number, shape (), as it is now, when it is asked for; None: numbers are there at once.
         pinned: A tensor in host memory from where it reads while the host goes on.
 
@@ -89,6 +90,7 @@ class Target:
         self._table: dict[tuple[str, torch.dtype | None], Launcher] = {}
         self._samplers: dict[type, Callable[[Any, torch.device], Sampler]] = {}
         self.capture: Callable[..., Any] | None = None
+        self.recorder: Callable[[torch.device], Any] | None = None
         self.later: Callable[[Tensor], Callable[[], float]] | None = None
         self.pinned: Callable[[Tensor], Tensor] = _as_it_is
 

@@ -491,26 +491,26 @@ def a_trainer_draws_where_the_model_is() -> None:
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-5, atol=1e-6)
 
 
-for run in (recorded.a_recorded_step_is_right_for_another_batch, recorded.the_doctor_finds_replayed_batches_right):
+for run in recorded.TRIALS:
     interpreted(run)
 
 
 @interpreted
 def a_trainer_replays_batches_as_two_graphs() -> None:
-    """Forward and backward of padded batches, recorded once, launched for other contents, with other draws."""
+    """Padded batches with their update, recorded once, launched for other contents, other draws and other rates."""
     ds, losses = small_data(), []
     for target in ("cuda", "cpu"):
         torch.manual_seed(0)
         net = gw.nn.SAGE(6, 4, 3, num_layers=2, dropout=0.3)
         CUDA.captures(partial(GraphStep.capture, recorder=recorded.Recorder))
         recorded.Recorder.graphs = recorded.Recorder.launched = 0
-        with gw.config(target=target, certify=False):
-            given = {"fanouts": (3, 2), "batch_size": 8, "progress": False, "eval_every": 9, "cuda_graphs": "auto"}
+        with gw.config(target=target, certify=False), recorded.fused_updates():
+            given = {"fanouts": (3, 2), "batch_size": 8, "eval_every": 9, "scheduler": "exponential:0.5", "clip": 0.3}
             trainer = gw.Trainer(net, ds, lr=0.05, mode="mini", **given)
             losses.append([record.loss for record in trainer.fit(epochs=3)])
         CUDA.captures(GraphStep.capture)
         if target == "cuda":
-            assert trainer.replays["launches"] == 2 == recorded.Recorder.graphs, trainer.replays
+            assert trainer.replays["launches"] == 2 == recorded.Recorder.graphs and trainer.replays["updates"]
             replayed, fallbacks = trainer.history["replayed"], trainer.history["fallbacks"]
             assert replayed[0] == fallbacks[0] == 0 and sum(replayed) > 1 and min(fallbacks[1:]) >= 1
             assert [a + b for a, b in zip(replayed[1:], fallbacks[1:], strict=True)] == [3, 3]
