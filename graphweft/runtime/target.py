@@ -53,6 +53,7 @@ class Target:
         capture: See :meth:`captures`.
         later: Reads a number, shape (), as it is now, when it is asked for; None: numbers are there at once.
         pinned: A tensor in host memory from where it reads while the host goes on.
+        sender: Makes, for a device, what copies tensors there beside the work of other threads.
 
     Example:
         >>> target = Target("made-up")
@@ -91,6 +92,7 @@ class Target:
         self.capture: Callable[..., Any] | None = None
         self.later: Callable[[Tensor], Callable[[], float]] | None = None
         self.pinned: Callable[[Tensor], Tensor] = _as_it_is
+        self.sender: Callable[[torch.device], Callable[..., tuple[Tensor, ...]]] = _plain_sender
 
     def captures(self, how: Callable[..., Any]) -> None:
         """Registers how a step of a batch is written down and replayed; see ``captured.py``."""
@@ -164,6 +166,10 @@ class Target:
 
 def _as_it_is(source: Tensor) -> Tensor:
     return source
+
+
+def _plain_sender(device: torch.device) -> Callable[..., tuple[Tensor, ...]]:
+    return lambda *arrays: tuple(array.to(device) for array in arrays)
 
 
 def interpreted(call: KernelCall) -> Launch:

@@ -14,27 +14,28 @@ from torch import nn
 from graphweft._checks import check_device
 from graphweft._errors import ConfigError
 from graphweft.runtime.targets import target_of
-from graphweft.schedule.known_places import PLACES
+from graphweft.schedule.known_places import is_apart
 
 
-def on_device(model: Any, device: Any, mode: str) -> None:
-    """Moves ``model`` to ``device``; None leaves it.
+def on_device(model: Any, device: Any, mode: str) -> Any:
+    """Moves ``model`` to ``device``; None leaves it. Returns where it trains: a device, or the name of a place apart.
 
     Raises: ConfigError for a device that is not there, or a mode that trains on the CPU.
     """
-    if str(device) in PLACES:
+    if is_apart(device):
         if mode != "mini":
             raise ConfigError(f"device={str(device)!r} cannot be combined with mode={mode!r}; it trains mini-batches")
-        return
+        return device
     if device is not None:
         place = check_device("device", device)
         if isinstance(model, nn.Module):
             model.to(place)
     if mode not in ("full", "auto") and (place := device_of(model)).type != "cpu":
         if mode == "mini" and target_of(place).has_samplers:
-            return
+            return place
         remedy = "a loop of your own over a loader takes batch.to(device)"
         raise ConfigError(f"device={str(place)!r} cannot be combined with mode={mode!r}; {remedy}")
+    return device_of(model)
 
 
 def device_of(model: Any) -> torch.device:

@@ -153,3 +153,6 @@ def the_doctor_finds_replayed_batches_right() -> None:
         works = device_check.replays(graph, torch.device("cpu"), Recorder)  # type: ignore[arg-type]
         checks = [device_check._checked(name, work, torch.device("cpu"), 0) for name, work in works.items()]
     assert len(checks) == 3 and all(check.holds for check in checks), checks
+
+
+TRIALS = (a_recorded_step_is_right_for_another_batch, the_doctor_finds_replayed_batches_right)

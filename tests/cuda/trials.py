@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from codegen.regions import REGIONS, Region, attends
 from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
-from cuda import checked, doctored, emulated, halves, losses, recorded, sampling
+from cuda import checked, doctored, emulated, halves, losses, recorded, sampling, shared
 from cuda.halves import dense_of, drawn
 from nn.models import IN, make
 from torch import Tensor
@@ -483,7 +483,7 @@ def a_trainer_draws_where_the_model_is() -> None:
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-5, atol=1e-6)
 
 
-for run in (recorded.a_recorded_step_is_right_for_another_batch, recorded.the_doctor_finds_replayed_batches_right):
+for run in (*recorded.TRIALS, *shared.TRIALS):
     interpreted(run)
 
 

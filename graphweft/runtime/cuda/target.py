@@ -55,6 +55,7 @@ def _pad_rows(value: Value, graph: Graph, x: Tensor) -> Tensor:
 
 CUDA = Target("cuda", device="cuda", worth=1, joins=True)
 CUDA.losses, CUDA.later, CUDA.pinned = losses.LOSSES, streams.later, streams.pinned
+CUDA.sender = streams.Sender
 CUDA.rounds = CUDA.rounds_in_batches = frozenset({"rows"})  # products are torch's, in float32
 for name, launcher in {
     **products.LAUNCHERS,
