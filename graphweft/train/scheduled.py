@@ -313,6 +313,7 @@ def known_of(steps: MiniBatch) -> Mapping[str, Any]:
 
 
 def state_of(steps: MiniBatch) -> dict[str, Any]:
+    """Weights, and what the optimiser keeps, where they are."""
     update = steps.optimizer
     assert isinstance(update, Update)  # as the trainer has it
     states = {"optimizer": update.optimizer.state_dict(), "averages": update.state_dict()}
@@ -320,6 +321,7 @@ def state_of(steps: MiniBatch) -> dict[str, Any]:
 
 
 def put_state(steps: MiniBatch, state: dict[str, Any]) -> None:
+    """Copies what :func:`state_of` gave into ``steps``."""
     update = steps.optimizer
     assert isinstance(update, Update)  # as the trainer has it
     steps.model.load_state_dict(state["model"])
