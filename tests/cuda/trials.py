@@ -1,5 +1,6 @@
 """Trials of the kernels, as a program of its own that prints one line each: ``python trials.py`` in Triton's
-interpreter, ``python trials.py compiled`` as machine code for compute capability 9.0 on the emulator of ``ptx.py``.
+interpreter, ``python trials.py compiled`` as machine code for compute capability 9.0 on the emulator of ``ptx.py``,
+``python trials.py device`` on a CUDA device; ``device 2/8`` is the second of eight parts of them.
 
 Triton reads ``TRITON_INTERPRET`` when it is imported, so another process than that of the tests runs them.
 """
@@ -15,13 +16,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-os.environ["TRITON_INTERPRET"] = "0" if sys.argv[1:] == ["compiled"] else "1"
+MODE = sys.argv[1] if sys.argv[1:2] in (["compiled"], ["device"]) else "interpreted"
+os.environ["TRITON_INTERPRET"] = "1" if MODE == "interpreted" else "0"
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from codegen.regions import REGIONS, Region, attends
 from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
-from cuda import checked, doctored, emulated, halves, losses, recorded, sampling, shared
+from cuda import checked, doctored, emulated, halves, hardware, losses, recorded, sampling, shared
 from cuda.halves import dense_of, drawn
 from nn.models import IN, make
 from torch import Tensor
@@ -42,7 +44,7 @@ from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.kernel_call import KernelCall, Slot, Slots
 from graphweft.runtime.target import Launch, Launcher
 
-COMPILED = sys.argv[1:] == ["compiled"]
+COMPILED = MODE == "compiled"
 GRAPHS = {case.name: case for case in CASES}
 SMALL = ("no_edges", "isolated", "self_loops", "multi_edges", "path")
 DTYPES = (torch.float32, torch.float64)
@@ -56,7 +58,12 @@ def trial(function: Callable[[], None]) -> Callable[[], None]:
 
 def interpreted(function: Callable[[], None]) -> Callable[[], None]:
     """A trial that needs the interpreter: the emulator runs all programs at once."""
-    return function if COMPILED else trial(function)
+    return trial(function) if MODE == "interpreted" else function
+
+
+def checking(function: Callable[[], None]) -> Callable[[], None]:
+    """A trial that needs addresses to be checked."""
+    return function if MODE == "device" else trial(function)
 
 
 def close(got: Tensor, wanted: Tensor) -> None:
@@ -484,7 +491,8 @@ def a_trainer_draws_where_the_model_is() -> None:
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-5, atol=1e-6)
 
 
-TRIALS |= {} if COMPILED else {run.__name__: run for run in (*recorded.TRIALS, *shared.TRIALS)}
+for run in (*recorded.TRIALS, *shared.TRIALS):
+    interpreted(run)
 
 
 @interpreted
@@ -518,7 +526,7 @@ def the_doctor_finds_every_kernel_right() -> None:
     assert not device_check.Check("x", 1e-3, 1e-5, True).holds and not device_check.Check("x", 0.0, 1e-5, False).holds
 
 
-@trial
+@checking
 def a_walk_that_is_wrong_is_seen() -> None:
     """Mutants of a generated kernel: each gives wrong numbers, leaves a gap, or reads or writes where it must not."""
     render, caught, applied = walks.render_walk, list[str](), set[str]()
@@ -587,10 +595,14 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     gw.passes.pipeline.WORTH_A_KERNEL = 0
     CUDA._table = {key: noting(key[0], launcher) for key, launcher in CUDA._table.items()}
-    for name, run in TRIALS.items():
+    part, of = map(int, sys.argv[2].split("/")) if sys.argv[2:] else (1, 1)
+    if of > 1:  # the last one counts what all have launched
+        TRIALS.popitem()
+    watching = {"compiled": emulated, "device": hardware, "interpreted": checked}[MODE].watching
+    for name, run in list(TRIALS.items())[part - 1 :: of]:
         begin = time.perf_counter()
         try:
-            with emulated.watching() if COMPILED else checked.watching() as launched:
+            with watching() as launched:
                 run()
             verdict = "ok"
         except Exception as failure:
