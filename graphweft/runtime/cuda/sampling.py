@@ -104,7 +104,7 @@ class DeviceSampler:
             )
         self.plan, self.graph, self.device = plan, plan.graph, device
         csc, numbers = plan.graph.csc, 4 * plan.graph.num_nodes
-        self.is_far = memory is not None and csc.nbytes + numbers > memory
+        self.is_far = memory is not None and csc.num_edges > 0 and csc.nbytes + numbers > memory
         self._held = readable(csc.indices, device) if self.is_far else None
         there = Adjacency(csc.indptr.to(device), csc.indices, None, csc.num_cols) if self.is_far else csc.to(device)
         self._csc, self.nbytes = there, numbers + (there.indptr.nbytes if self.is_far else csc.nbytes)
