@@ -7,7 +7,7 @@ copy. Made by ``Graph.to`` and by the runtime, which sends the graph after the t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -106,6 +106,28 @@ def on_device(graph: Graph, device: torch.device) -> Graph:
     if device not in host._placed:
         host._placed[device] = PlacedGraph.over(host, device)
     return host._placed[device]
+
+
+def send_forms(
+    graphs: Sequence[Graph], others: Sequence[Tensor], send: Callable[..., tuple[Tensor, ...]]
+) -> tuple[Tensor, ...]:
+    """Sends the forms that ``graphs`` have made so far, and ``others``, by one call of ``send``; returns the others.
+
+    ``send`` takes arrays and returns them as they are on a device. :func:`on_device` finds the forms there then.
+    """
+    forms = {id(form): form for graph in graphs for form in host_of(graph)._forms.made()}
+    sizes, given = list[int](), list[Tensor]()
+    for form in forms.values():
+        arrays = [array for array in (form.indptr, form.indices, form.edge_ids) if array is not None]
+        sizes.append(len(arrays))
+        given += arrays
+    there = send(*given, *others)
+    at = 0
+    for form, size in zip(forms.values(), sizes, strict=True):
+        ids = there[at + 2] if size == 3 else None
+        form.keep_twin(Adjacency(there[at], there[at + 1], ids, form.num_cols))
+        at += size
+    return there[at:]
 
 
 def host_of(graph: Graph) -> Graph:
@@ -216,4 +238,4 @@ for _name in _FORMS:
 PLACES.append(moved)
 
 
-__all__ = ["PlacedGraph", "host_of", "looped", "moved", "on_device"]
+__all__ = ["PlacedGraph", "host_of", "looped", "moved", "on_device", "send_forms"]

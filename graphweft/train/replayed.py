@@ -218,7 +218,7 @@ class Replays:
             warnings.warn(
                 f"cuda_graphs: a step was not recorded ({said}); batches run as they come", FallbackWarning, stacklevel=2
             )
-            return None
+        return None
 
     @property
     def counts(self) -> bool:

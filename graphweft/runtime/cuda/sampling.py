@@ -20,6 +20,7 @@ from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.runtime.cuda import sampling_kernels as kernels
 from graphweft.runtime.cuda.edges import draw_words
+from graphweft.runtime.cuda.host_rows import readable
 from graphweft.runtime.cuda.streams import Aside
 from graphweft.sample.neighbor import NeighborSampler, is_widest
 from graphweft.sample.sampler import Sample
@@ -88,17 +89,25 @@ class DeviceSampler:
     Args:
         plan: What is drawn, uniformly.
         device: Where.
+        memory: Bytes there; where the structure takes more, kernels read the lists of in-edges in host memory.
 
-    Raises: ConfigError for draws by weight.
+    Attributes:
+        nbytes: Bytes there, of one batch under way.
+
+    Raises: ConfigError for draws by weight, or for host memory that the device does not read.
     """
 
-    def __init__(self, plan: NeighborSampler, device: torch.device) -> None:
+    def __init__(self, plan: NeighborSampler, device: torch.device, memory: int | None = None) -> None:
         if plan.is_weighted:
             raise ConfigError(
                 f"device='{device}' cannot be combined with weight; without device= draws by weight are made on the CPU"
             )
         self.plan, self.graph, self.device = plan, plan.graph, device
-        self._csc = plan.graph.csc.to(device)
+        csc, numbers = plan.graph.csc, 4 * plan.graph.num_nodes
+        self.is_far = memory is not None and csc.num_edges > 0 and csc.nbytes + numbers > memory
+        self._held = readable(csc.indices, device) if self.is_far else None
+        there = Adjacency(csc.indptr.to(device), csc.indices, None, csc.num_cols) if self.is_far else csc.to(device)
+        self._csc, self.nbytes = there, numbers + (there.indptr.nbytes if self.is_far else csc.nbytes)
         self._names = None if plan._names is None else plan._names.to(device)
         self._idle: list[Tensor] = []
         self._aside = Aside(device)
