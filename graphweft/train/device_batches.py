@@ -33,6 +33,10 @@ from graphweft.train.node_batches import NodeBatches
 _LEAST_TILE = 64
 
 
+# Threads that launch: more of them wait for each other.
+AHEAD = {"prefetch": 4, "workers": 2}
+
+
 def draws_on_device(model: Any) -> bool:
     """Whether batches are drawn where ``model`` is."""
     return target_of(device_of(model)).has_samplers
@@ -77,7 +81,7 @@ class DeviceMiniBatch(MiniBatch):
         if isinstance(self.x, SparseFeatures):
             self.x = self.x.to_dense()
         room = self.x.nbytes + self.ds.graph.csc.nbytes + 4 * self.ds.num_nodes  # evaluation has all of it there anyway
-        drawn: dict[str, Any] = {"sampler": self.sampler, "device": self.device, "device_memory": room}
+        drawn: dict[str, Any] = {"sampler": self.sampler, "device": self.device, "device_memory": room, **AHEAD}
         return NodeBatches(self._tables, seeds, None, batch_size, True, seed, **drawn), None
 
     def _there(self, item: Tensor) -> Tensor:
@@ -116,10 +120,11 @@ class DeviceMiniBatch(MiniBatch):
         return self.target.loss(logits, self._there(self.ds.y)[seeds])
 
     def logits(self) -> Tensor:
-        """Logits of all nodes from all of their neighbours, in evaluation mode, shape (N, C), in host memory.
+        """Logits of all nodes from all of their neighbours, in evaluation mode, shape (N, C), in host memory."""
+        return self._logits().to(self.ds.y.device)
 
-        Where the device's memory does not hold all rows, by tiles, ever smaller ones.
-        """
+    def _logits(self) -> Tensor:
+        """The same where they are made. Where the device's memory does not hold all rows, by tiles, ever smaller ones."""
         while True:
             try:
                 return self._logits_now()
@@ -136,11 +141,11 @@ class DeviceMiniBatch(MiniBatch):
         self.model.eval()
         with torch.no_grad(), owning(self.x):
             logits: Tensor = self.model(self.ds.graph, self._there(self.x), **self.edge_data.keywords())
-        return logits.to(self.ds.y.device)
+        return logits
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss."""
-        return evaluation(self.target, self.logits(), self.ds.y, self.rows, self.metrics)
+        return evaluation(self.target, self._logits(), self.ds.y, self.rows, self.metrics)
 
 
 __all__ = ["DeviceMiniBatch", "check_drawn_there", "draws_on_device"]

@@ -8,6 +8,7 @@ replayed, and one beyond them, or with fewer seeds, as the last of an epoch, run
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from graphweft import _config
-from graphweft._errors import CheckpointError, ConfigError
+from graphweft._errors import CheckpointError, ConfigError, FallbackWarning
 from graphweft.runtime.captured import Captured, MakeLoss, Step
 from graphweft.runtime.captures import capture
 from graphweft.runtime.padded import Bounds, Shapes
@@ -212,7 +213,12 @@ class Replays:
             return capture(step, self.bounds, batch, labels)
         except torch.OutOfMemoryError:
             self.refused = f"{given.device} has no memory for a recorded step, which keeps its own"
-            return None
+        except RuntimeError as failure:  # of the device; batches run as they come
+            said = " ".join(str(failure).split("\n", 1)[0].split())
+            warnings.warn(
+                f"cuda_graphs: a step was not recorded ({said}); batches run as they come", FallbackWarning, stacklevel=2
+            )
+        return None
 
     @property
     def counts(self) -> bool:

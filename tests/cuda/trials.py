@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from codegen.regions import REGIONS, Region, attends
 from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
-from cuda import checked, doctored, emulated, halves, hardware, losses, recorded, sampling
+from cuda import checked, doctored, emulated, halves, hardware, losses, recorded, sampling, shared
 from cuda.halves import dense_of, drawn
 from nn.models import IN, make
 from torch import Tensor
@@ -43,6 +43,7 @@ from graphweft.runtime.cuda.jit import Kernel
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.kernel_call import KernelCall, Slot, Slots
 from graphweft.runtime.target import Launch, Launcher
+from graphweft.train.device_batches import AHEAD
 
 COMPILED = MODE == "compiled"
 GRAPHS = {case.name: case for case in CASES}
@@ -110,6 +111,7 @@ TRIALS |= {
         halves.sums_of_many_small_numbers_keep_them,
         halves.models_of_sixteen_bits,
         losses.class_losses_of_rows,
+        sampling.rows_come_from_both_memories,
         doctored.a_kernel_that_fails_is_switched_off_and_the_run_goes_on,
     )
 }
@@ -464,13 +466,13 @@ def a_loader_draws_where_it_is_told_to() -> None:
     wanted = gw.Loader(ds, **given)
     structure = ds.graph.csc.nbytes + 4 * 40
     with gw.config(target="cuda"):
-        found = gw.Loader(ds, **given, device="cpu", device_memory=structure + 15 * 24)
+        found = gw.Loader(ds, **given, device="cpu", device_memory=structure + 15 * 24 + 4 * 40, far_rows="read")
         for _ in range(2):
             for mine, other in zip(found, wanted, strict=True):
                 for name in ("n_id", "edge_index", "e_id", "x", "y", "input_id"):
                     assert torch.equal(getattr(mine, name), getattr(other, name)), name
         rows = found.device_rows
-        assert rows is not None and rows.nbytes == 15 * 24 and 0.4 < rows.hit_ratio < 0.9, rows.hit_ratio
+        assert rows is not None and rows.nbytes == 15 * 24 + 4 * 40 and 0.4 < rows.hit_ratio < 0.9, rows.hit_ratio
         state = found.state_dict()
     wanted.load_state_dict(state)  # the same batches: either continues the other
 
@@ -490,7 +492,7 @@ def a_trainer_draws_where_the_model_is() -> None:
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-5, atol=1e-6)
 
 
-for run in recorded.TRIALS:
+for run in (*recorded.TRIALS, *shared.TRIALS):
     interpreted(run)
 
 
@@ -593,6 +595,7 @@ def noting(kernel: str, launcher: Launcher) -> Launcher:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     gw.passes.pipeline.WORTH_A_KERNEL = 0
+    AHEAD.update(prefetch=0, workers=0)  # a stand-in for a device has no streams
     CUDA._table = {key: noting(key[0], launcher) for key, launcher in CUDA._table.items()}
     part, of = map(int, sys.argv[2].split("/")) if sys.argv[2:] else (1, 1)
     if of > 1:  # the last one counts what all have launched

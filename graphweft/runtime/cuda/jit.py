@@ -103,7 +103,7 @@ def generated(text: str, name: str, functions: tuple[tuple[str, Kernel], ...]) -
 def launch(
     compiled: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 1, fusion: bool = True, **fixed: Any
 ) -> None:
-    """Runs a kernel on the device of its tensors; an empty grid is nothing to do.
+    """Runs a kernel on the device of its tensors; an empty grid is nothing to do. It may read pinned host memory.
 
     Without ``fusion`` a product and a sum are rounded twice: where threads hold copies of a sum over each other's
     products, each would leave its own unrounded, and the copies would differ.
@@ -114,6 +114,8 @@ def launch(
     if 0 in grid:
         return
     places = {item.device for item in arguments if isinstance(item, Tensor)}
+    if len(places) > 1:
+        places = {item.device for item in arguments if isinstance(item, Tensor) and not _is_pinned(item)}
     if len(places) != 1:
         raise ConfigError(f"cuda: expected tensors on one device, got {', '.join(sorted(map(str, places)))}")
     (place,) = places
@@ -134,6 +136,10 @@ def launch(
         raise ConfigError(
             f"cuda: expected tensors on a CUDA device, got {place}; set TRITON_INTERPRET=1 to try kernels"
         )
+
+
+def _is_pinned(item: Tensor) -> bool:
+    return item.device.type == "cpu" and item.is_pinned()
 
 
 def warps_for(elements: int) -> int:
