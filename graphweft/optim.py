@@ -112,7 +112,12 @@ class _WithoutCompiler:
             all(_is_fused(group) and not isinstance(group["lr"], torch.Tensor) for group in self.param_groups)
             and bool(trained)
             and (not keeps or all(self.state.get(p) for p in trained))
+            and all(t.device == p.device for p in trained for t in self._state_of(p))
         )
+
+    def _state_of(self, param: torch.Tensor) -> list[torch.Tensor]:
+        """What is kept of a parameter; a step moves what a checkpoint left elsewhere."""
+        return [t for t in self.state.get(param, {}).values() if isinstance(t, torch.Tensor)]
 
     def places(self) -> tuple[Any, ...]:
         """What a recorded step depends on: settings but rates, and where its state lies."""
@@ -121,7 +126,7 @@ class _WithoutCompiler:
 
     def held(self) -> list[torch.Tensor]:
         """The state that a step changes."""
-        return [t for own in self.state.values() for t in own.values() if isinstance(t, torch.Tensor)]
+        return [t for param in self.state for t in self._state_of(param)]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's, without a note to its profiler, which takes longer than the rest for small models."""

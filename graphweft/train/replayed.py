@@ -215,9 +215,8 @@ class Replays:
             self.refused = f"{given.device} has no memory for a recorded step, which keeps its own"
         except RuntimeError as failure:  # of the device; batches run as they come
             said = " ".join(str(failure).split("\n", 1)[0].split())
-            warnings.warn(
-                f"cuda_graphs: a step was not recorded ({said}); batches run as they come", FallbackWarning, stacklevel=2
-            )
+            self.refused = f"a step of {given.model} was not recorded: {said}"
+            warnings.warn(f"cuda_graphs: {self.refused}; batches run as they come", FallbackWarning, stacklevel=2)
         return None
 
     @property

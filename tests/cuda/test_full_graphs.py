@@ -89,6 +89,16 @@ def test_an_update_that_is_not_recorded_follows_the_graphs() -> None:
     assert result(plain) == result(found) and found.replays["updates"] is False and found.replays["replayed"] == 3
 
 
+def test_state_that_lies_elsewhere_is_moved_by_a_step_that_is_not_recorded() -> None:
+    """As counts of steps do after a checkpoint was read."""
+    found = trainer("auto")
+    found.fit(2)
+    state = found.optimizer.state[next(found.model.parameters())]
+    assert found._update.is_recordable()
+    state["step"] = state["step"].to("meta")
+    assert not found._update.is_recordable()
+
+
 def test_what_changes_between_fits_is_recorded_again() -> None:
     """Parameters that move or are frozen, other labels, other settings of the model, another state."""
     plain, found = (trainer(g, net=lambda: gw.nn.GCN(5, 4, 3, norm="batch")) for g in ("off", "auto"))
