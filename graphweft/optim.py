@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, overload
@@ -78,7 +79,7 @@ class _WithoutCompiler:
     state_dict = _bare("state_dict")
     load_state_dict = _bare("load_state_dict")
     param_groups: list[dict[str, Any]]
-    state: dict[torch.Tensor, dict[str, Any]]
+    state: defaultdict[torch.Tensor, Any]
     _rates: tuple[tuple[torch.Tensor, float], ...] = ()  # by group: where the kernel reads it, and what is there
 
     def write_rates(self) -> None:

@@ -154,7 +154,7 @@ class DeviceFullBatch(FullBatch):
         self._count(found is not None)
         if found is None:
             return super().step()
-        _ = call_key() if self.model.draws() else 0  # a step takes one
+        _ = call_key() if self._draws else 0  # a step takes one
         return found
 
     def _count(self, replayed: bool) -> None:
@@ -163,7 +163,7 @@ class DeviceFullBatch(FullBatch):
 
     def _launched(self, known: _Recorded) -> Tensor:
         """A step by its graphs."""
-        loss, gradients = known.run(call_key() if self.model.draws() else 0)
+        loss, gradients = known.run(call_key() if self._draws else 0)
         self._place(gradients)
         if not known.updates:
             self.optimizer.step()
@@ -190,7 +190,7 @@ class DeviceFullBatch(FullBatch):
         """Records a step and launches it; None, with nothing changed, where it cannot be, or is not the step."""
         buffers = list(self.model.buffers())
         held = buffers if update is None else [*self.model.parameters(), *buffers, *update.held()]
-        key = call_key() if self.model.draws() else 0
+        key = call_key() if self._draws else 0
 
         def eager() -> Found:
             loss, gradient, pullback = self._linearized(self._arguments(key))
@@ -235,7 +235,7 @@ class DeviceFullBatch(FullBatch):
         forward, made = self._recorder.record(lambda: self._linearized(arguments))
         loss, gradient, pullback = made
         backward, gradients = self._recorder.record(partial(backward_and_update, pullback, gradient))
-        draws = self.model.draws()
+        draws = self._draws
 
         def run(number: int) -> Found:
             if draws:
@@ -246,6 +246,11 @@ class DeviceFullBatch(FullBatch):
 
         alive = (made, arguments, self._used, self._function.hoist(arguments))
         return _Recorded(wanted, run, update is not None, alive)
+
+    @property
+    def _draws(self) -> bool:
+        """Whether a step, as the modules stand, draws random numbers."""
+        return isinstance(self.model, CompiledModule) and self.model.draws()
 
     @property
     def _function(self) -> CompiledFunction:

@@ -154,6 +154,7 @@ class Replays:
             places = given.update.places()
         lie = (*((t.data_ptr(), t.requires_grad) for t in tensors.values()), *places)
         made_for = (_config.current(), batch.plan.address, *lie)
+        found: Found | None
         if self._step is not None and made_for == self._made_for:
             found = self._step(batch, labels, key)
         else:
