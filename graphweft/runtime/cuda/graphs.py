@@ -50,13 +50,16 @@ class Recorder:
 
     def record(self, body: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         """What launches again what ``body`` launched, and the result of ``body``, whose memory that writes."""
-        graph = torch.cuda.CUDAGraph()
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         # Loaders draw batches on threads and streams of their own meanwhile, which is no part of it.
-        with (
-            torch.cuda.device(self._device),
-            torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
-        ):
-            made = body()
+        record = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
+        with torch.cuda.device(self._device):
+            try:
+                with record:
+                    made = body()
+            except RuntimeError:
+                torch.cuda.set_stream(current)  # where ending a recording fails, torch stays on its stream
+                raise
         return graph.replay, made
 
 
