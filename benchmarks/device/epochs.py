@@ -201,7 +201,11 @@ def sage(ds: gw.Dataset) -> dict[str, Callable[[], tuple[Step, Any]]]:
         def call(drawn: Any) -> Tensor:
             h = drawn.x
             for k, (conv, block) in enumerate(zip(model, drawn.blocks, strict=True)):
-                h = conv((h, h[: block.num_dst]), torch.stack(block.edges()), size=(block.num_src, block.num_dst))
+                csc = block.csc.to(HERE)
+                rows = torch.arange(block.num_dst, device=HERE)
+                into = torch.repeat_interleave(rows, csc.indptr.diff(), output_size=csc.num_edges)
+                edge_index = torch.stack([csc.indices.long(), into])
+                h = conv((h, h[: block.num_dst]), edge_index, size=(block.num_src, block.num_dst))
                 h = h if k == 2 else h.relu()
             return h
 
@@ -240,7 +244,7 @@ def rows_of(case: str, data: str, scale: float, systems: list[str] | None) -> li
             if case == "gcn":
                 row["floor_ms"] = round(floor, 2)
             if trainer is not None:
-                row["note"] = f"replayed {trainer.history['replayed'][-1]}, {trainer.replays}"
+                row["note"] = f"{trainer.replays}"
         except Exception as failure:  # a peer may not fit
             row["note"] = f"{type(failure).__name__}: {failure}".replace("\n", " ")[:300]
             import traceback

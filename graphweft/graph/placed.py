@@ -15,8 +15,10 @@ from torch import Tensor
 
 from graphweft._checks import check_device
 from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.block import FarEdges
 from graphweft.graph.derived import while_used
 from graphweft.graph.edges_by_ends import PLACES
+from graphweft.graph.far_adjacency import FarAdjacency
 from graphweft.graph.fields import Fields
 from graphweft.graph.graph import Graph
 
@@ -59,6 +61,15 @@ class PlacedGraph(Graph):
     def device(self) -> torch.device:
         """Where its arrays lie."""
         return self.place
+
+    @property
+    def src_ids(self) -> torch.Tensor:
+        """Of a block: ids of the sources in the whole graph, int64 (num_src,)."""
+        drawn = getattr(self.host, "drawn", None)
+        if isinstance(drawn, FarEdges) and drawn.nodes.far.device == self.place:
+            return drawn.nodes.far[: self.num_src]
+        found: torch.Tensor = self.host.src_ids.to(self.place)  # type: ignore[attr-defined]
+        return found
 
     @property
     def any_form(self) -> tuple[Adjacency, bool]:
@@ -200,6 +211,14 @@ def _method(name: str) -> Callable[..., Any]:
     return ask
 
 
+def _in_degrees(self: PlacedGraph) -> Tensor:
+    """As of the graph; counted there where its edges were drawn there."""
+    form = self.host._forms.by[self.host._side]
+    if isinstance(form, FarAdjacency) and "in_degrees" not in self._answers:
+        self._answers["in_degrees"] = form.to(self.place).degrees()
+    return _asked(self)
+
+
 def _value(name: str) -> property:
     return property(lambda self: _sent(getattr(self.host, name), self.place), doc=getattr(Graph, name).__doc__)
 
@@ -210,6 +229,8 @@ def _form(name: str) -> property:
 
 for _name in _METHODS:
     setattr(PlacedGraph, _name, _method(_name))
+_asked = PlacedGraph.in_degrees
+setattr(PlacedGraph, "in_degrees", _in_degrees)  # noqa: B010
 for _name in _VALUES:
     setattr(PlacedGraph, _name, _value(_name))
 for _name in _FORMS:

@@ -51,6 +51,7 @@ class Target:
 
     Attributes:
         capture: See :meth:`captures`.
+        recorder: Makes what records launches on a device and launches them again, or None; None: there is none.
         later: Reads a number, shape (), as it is now, when it is asked for; None: numbers are there at once.
         pinned: A tensor in host memory from where it reads while the host goes on.
         row_reader: Makes, of a table, ids of some rows, these on a device, and the device, what gathers rows there of
@@ -92,6 +93,7 @@ class Target:
         self._table: dict[tuple[str, torch.dtype | None], Launcher] = {}
         self._samplers: dict[type, Callable[[Any, torch.device, int | None], Sampler]] = {}
         self.capture: Callable[..., Any] | None = None
+        self.recorder: Callable[[torch.device], Any] | None = None
         self.later: Callable[[Tensor], Callable[[], float]] | None = None
         self.pinned: Callable[[Tensor], Tensor] = _as_it_is
         self.row_reader: Callable[[Tensor, Tensor, Tensor, torch.device], Any] | None = None

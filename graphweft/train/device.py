@@ -11,8 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from graphweft import _config
 from graphweft._checks import check_device
 from graphweft._errors import ConfigError
+from graphweft.runtime.captures import CUDA
+from graphweft.runtime.cuda.jit import find_triton
 from graphweft.runtime.targets import target_of
 from graphweft.schedule.known_places import is_apart
 
@@ -20,7 +23,8 @@ from graphweft.schedule.known_places import is_apart
 def on_device(model: Any, device: Any, mode: str) -> Any:
     """Moves ``model`` to ``device``; None leaves it. Returns where it trains: a device, or the name of a place apart.
 
-    Raises: ConfigError for a device that is not there, or a mode that trains on the CPU.
+    Raises: ConfigError for a device that is not there, or a mode that trains on the CPU; MissingPackageError for one
+    whose kernels need a package.
     """
     if is_apart(device):
         if mode != "mini":
@@ -28,6 +32,8 @@ def on_device(model: Any, device: Any, mode: str) -> Any:
         return device
     if device is not None:
         place = check_device("device", device)
+        if target_of(place) is CUDA and _config.current().opt_level:
+            find_triton()
         if isinstance(model, nn.Module):
             model.to(place)
     if mode not in ("full", "auto") and (place := device_of(model)).type != "cpu":

@@ -24,6 +24,7 @@ from graphweft.data.stored_graph import StoredGraph
 from graphweft.dist.ranks import Ranks
 from graphweft.interop.pyg_model import adapted
 from graphweft.runtime.machine import Machine
+from graphweft.runtime.targets import target_of
 from graphweft.schedule.known_places import as_schedule, holds_model
 from graphweft.schedule.places import Schedule
 from graphweft.schedule.subtasks import Subtasks
@@ -31,6 +32,7 @@ from graphweft.train import spec
 from graphweft.train.chosen import Loop
 from graphweft.train.device import device_of
 from graphweft.train.device_batches import DeviceMiniBatch, check_drawn_there, draws_on_device
+from graphweft.train.device_full import DeviceFullBatch
 from graphweft.train.disk_batches import DiskBatches
 from graphweft.train.disk_link import DiskLinkTask
 from graphweft.train.edge_data import EdgeData
@@ -163,7 +165,7 @@ def _fitted(
         mode = promise.plan.mode
         promise.works = partial(works_of, batch) if promise.plan.epoch_seconds else None
     elif mode == "full" and given.task not in EDGE_TASKS:
-        batch = full_batch(given, keep_features)
+        batch = full_batch(given, keep_features, drawn.cuda_graphs)
     else:
         batch = sampled(given._replace(mode=mode), drawn, *keys, *room)
     _replay(batch, given, drawn, budget)
@@ -183,11 +185,7 @@ def _fitted(
 
 def _replay(batch: FullBatch | MiniBatch, given: Given, drawn: Drawn, budget: RunBudget | None) -> None:
     """Mini-batches are replayed where that was asked for. Raises: ConfigError where none of their kind are."""
-    if isinstance(batch, FullBatch):
-        if drawn.cuda_graphs == "on":
-            raise ConfigError("cuda_graphs='on' cannot be combined with mode='auto' where it takes all nodes at once")
-        return
-    if drawn.cuda_graphs == "off":
+    if isinstance(batch, FullBatch) or drawn.cuda_graphs == "off":
         return
     others = {
         f"mode={given.mode}": given.mode not in ("mini", "auto"),
@@ -260,18 +258,28 @@ def _priced(
 ) -> Way:
     """A mode with its price; its steps go into ``made``."""
     if mode == "full":
-        made[mode] = full = full_batch(given, keep_features)
+        made[mode] = full = full_batch(given, keep_features, drawn.cuda_graphs)
         return full_way(full, room, machine)
     made[mode] = mini = sampled(given._replace(mode="mini"), drawn, *keys, None, None)
     return mini_way(mini, room, machine)
 
 
-def full_batch(given: Given, keep_features: bool) -> FullBatch:
-    """Steps over all nodes."""
+def full_batch(given: Given, keep_features: bool, graphs: str = "auto") -> FullBatch:
+    """Steps over all nodes; ``graphs``: whether a device replays them.
+
+    Raises: ConfigError where they were asked for, and there are none.
+    """
     data = (given.ds, features_of(given.ds), given.update)
     labels = (given.loop.target, given.loop.metrics)
     shared = given.ranks.is_shared or isinstance(given.ds, PartDataset)
     made: Callable[..., FullBatch] = partial(RankedFullBatch, given.ranks) if shared else FullBatch
+    place = device_of(given.model)
+    make = None if shared else target_of(place).recorder
+    if graphs != "off" and make is not None and (recorder := make(place)) is not None:
+        made = partial(DeviceFullBatch, asked=graphs, recorder=recorder)
+    elif graphs == "on":
+        what = "ranks" if shared else f"mode={given.mode!r} where it takes all nodes at once on {place}"
+        raise ConfigError(f"cuda_graphs='on' cannot be combined with {what}")
     return made(adapted(given.model), *data, keep_features, given.edges, *labels)
 
 

@@ -40,6 +40,7 @@ from graphweft.train.between_batches import between_batches, not_finite
 from graphweft.train.chosen import Chosen, Loop
 from graphweft.train.description import describe
 from graphweft.train.device import on_device
+from graphweft.train.device_memory import run_within
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.embedding_task import for_loss
 from graphweft.train.full_batch import SPLITS
@@ -138,7 +139,7 @@ class Trainer(ShownAsFacts):
         ranks: The processes that train together (:class:`gw.dist.Ranks`); all make one trainer, rank 0 writes ``out``.
         device: Where to train, as "cuda"; None: where the model is. For "mini" also "emulated", a process.
         schedule: With a device, who prepares batches: "auto", "cpu", "device", or a :class:`gw.schedule.Schedule`.
-        cuda_graphs: For "mini": "on" replays recorded steps (docs/devices.md); "auto": on a device; "off".
+        cuda_graphs: "auto" replays recorded steps on a device (docs/devices.md), "on" also batches on the CPU; "off".
         precision: "float32", or "bf16": features, rows and operands are in bfloat16; None: that of :func:`gw.config`.
 
     Raises: ConfigError for an option out of range, DataError when no training node has a label.
@@ -289,7 +290,7 @@ class Trainer(ShownAsFacts):
 
     @property
     def replays(self) -> dict[str, Any]:
-        """Bounds of padded batches and launches of a replayed step (``cuda_graphs``), or why none is replayed."""
+        """Launches of a replayed step, and bounds of padded batches (``cuda_graphs``), or why none is replayed."""
         return self._batch.replay_report()
 
     @property
@@ -464,11 +465,7 @@ class Trainer(ShownAsFacts):
 
     def _within(self) -> ExitStack:
         """Keeps to the precision, and to the memory budget where there is one, in the block."""
-        stack = ExitStack()
-        stack.enter_context(_config.config(**self._settings))
-        if self._budget is not None:
-            stack.enter_context(self._budget.within())
-        return stack
+        return run_within(self._settings, self._budget, self.model, self.mode)
 
     @property
     def needs(self) -> Needs | None:

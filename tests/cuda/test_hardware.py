@@ -69,7 +69,7 @@ def test_a_model_of_sixteen_bits(name: str, dtype: torch.dtype) -> None:
     near(found[:1], wanted[:1], 0.05)
 
 
-def data(nodes: int = 600) -> gw.Dataset:
+def labelled(nodes: int = 600) -> gw.Dataset:
     """Labels that follow from features."""
     graph, x, every = random_graph(5, nodes, nodes * 6), features(2, nodes), torch.arange(nodes)
     parts = every[: nodes // 2], every[nodes // 2 : 3 * nodes // 4], every[3 * nodes // 4 :]
@@ -77,7 +77,7 @@ def data(nodes: int = 600) -> gw.Dataset:
 
 
 def run(name: str, device: str | None, **options: Any) -> tuple[gw.Trainer, list[float]]:
-    trainer = gw.Trainer(make(name), data(), lr=0.01, device=device, progress=False, **options)
+    trainer = gw.Trainer(make(name), labelled(), lr=0.01, device=device, progress=False, **options)
     return trainer, [record.loss for record in trainer.fit(epochs=6)]
 
 
@@ -96,8 +96,8 @@ def test_batches_lose_what_they_lose_on_the_cpu(name: str, graphs: str) -> None:
     there, found = run(name, "cuda", cuda_graphs=graphs, **options)
     wanted = run(name, None, **options)[1]
     torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted), rtol=2e-3, atol=1e-4)
-    if graphs == "auto" and not name.startswith("user"):
-        assert sum(there.history["replayed"]) > 0, there.replays
+    if graphs == "auto" and name in ("gcn", "sage", "gin", "gat", "gatv2"):
+        assert there.replays["launches"] == 2, there.replays
 
 
 @pytest.mark.parametrize("mode", ["full", "mini"])
@@ -107,18 +107,18 @@ def test_dropout_draws_what_it_draws_on_the_cpu(mode: str) -> None:
         torch.manual_seed(0)
         model = gw.nn.SAGE(IN, 8, 4, dropout=0.5)
         given = {"fanouts": (4, 3), "batch_size": 64} if mode == "mini" else {}
-        trainer = gw.Trainer(model, data(), mode=mode, device=device, progress=False, **given)
+        trainer = gw.Trainer(model, labelled(), mode=mode, device=device, progress=False, **given)
         losses.append([record.loss for record in trainer.fit(epochs=4)])
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=2e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
 def test_a_run_is_continued_on_the_other_side(optimizer: str, tmp_path: Path) -> None:
-    whole = gw.Trainer(make("gcn"), data(), lr=0.01, optimizer=optimizer, progress=False)
+    whole = gw.Trainer(make("gcn"), labelled(), lr=0.01, optimizer=optimizer, progress=False)
     wanted = [record.loss for record in whole.fit(epochs=6)]
-    first = gw.Trainer(make("gcn"), data(), lr=0.01, optimizer=optimizer, device="cuda", progress=False, out=tmp_path)
+    first = gw.Trainer(make("gcn"), labelled(), lr=0.01, optimizer=optimizer, device="cuda", progress=False, out=tmp_path)
     found = [record.loss for record in first.fit(epochs=3)]
-    second = gw.Trainer(make("gcn"), data(), lr=0.01, optimizer=optimizer, progress=False, out=tmp_path)
+    second = gw.Trainer(make("gcn"), labelled(), lr=0.01, optimizer=optimizer, progress=False, out=tmp_path)
     assert second.resume() and second.epoch == 3
     found += [record.loss for record in second.fit(epochs=3)][-3:]
     torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted), rtol=2e-3, atol=1e-4)
@@ -131,7 +131,7 @@ def test_sums_of_rounded_rows() -> None:
 
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_loader_draws_the_batches_of_the_cpu(replace: bool) -> None:
-    ds = data(5000)
+    ds = labelled(5000)
     given = {"fanouts": (7, 5), "batch_size": 300, "shuffle": True, "seed": 4, "replace": replace}
     room = ds.graph.csc.nbytes + 4 * 5000
     for memory in (room + 5000 * 4 * IN, room + 1000 * 4 * IN):
@@ -144,13 +144,14 @@ def test_a_loader_draws_the_batches_of_the_cpu(replace: bool) -> None:
     assert found.device_rows is not None and 0 < found.device_rows.hit_ratio < 1
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_step_waits_for_nothing() -> None:
     """As torch sees it, which raises where a call waits for the device."""
-    trainer = gw.Trainer(make("gcn"), data(), device="cuda", progress=False)
+    trainer = gw.Trainer(make("gcn"), labelled(), device="cuda", progress=False)
     trainer.fit(epochs=2)
     steps = trainer._batch
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         for _ in range(3):
             steps.step()
     finally:

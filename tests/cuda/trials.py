@@ -43,6 +43,7 @@ from graphweft.runtime.cuda.jit import Kernel
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.kernel_call import KernelCall, Slot, Slots
 from graphweft.runtime.target import Launch, Launcher
+from graphweft.train.device_batches import AHEAD
 
 COMPILED = MODE == "compiled"
 GRAPHS = {case.name: case for case in CASES}
@@ -463,20 +464,20 @@ for run in (*recorded.TRIALS, *shared.TRIALS):
 
 @interpreted
 def a_trainer_replays_batches_as_two_graphs() -> None:
-    """Forward and backward of padded batches, recorded once, launched for other contents, with other draws."""
+    """Padded batches with their update, recorded once, launched for other contents, other draws and other rates."""
     ds, losses = small_data(), []
     for target in ("cuda", "cpu"):
         torch.manual_seed(0)
         net = gw.nn.SAGE(6, 4, 3, num_layers=2, dropout=0.3)
         CUDA.captures(partial(GraphStep.capture, recorder=recorded.Recorder))
         recorded.Recorder.graphs = recorded.Recorder.launched = 0
-        with gw.config(target=target, certify=False):
-            given = {"fanouts": (3, 2), "batch_size": 8, "progress": False, "eval_every": 9, "cuda_graphs": "auto"}
+        with gw.config(target=target, certify=False), recorded.fused_updates():
+            given = {"fanouts": (3, 2), "batch_size": 8, "eval_every": 9, "scheduler": "exponential:0.5", "clip": 0.3}
             trainer = gw.Trainer(net, ds, lr=0.05, mode="mini", **given)
             losses.append([record.loss for record in trainer.fit(epochs=3)])
         CUDA.captures(GraphStep.capture)
         if target == "cuda":
-            assert trainer.replays["launches"] == 2 == recorded.Recorder.graphs, trainer.replays
+            assert trainer.replays["launches"] == 2 == recorded.Recorder.graphs and trainer.replays["updates"]
             replayed, fallbacks = trainer.history["replayed"], trainer.history["fallbacks"]
             assert replayed[0] == fallbacks[0] == 0 and sum(replayed) > 1 and min(fallbacks[1:]) >= 1
             assert [a + b for a, b in zip(replayed[1:], fallbacks[1:], strict=True)] == [3, 3]
@@ -560,6 +561,7 @@ def noting(kernel: str, launcher: Launcher) -> Launcher:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     gw.passes.pipeline.WORTH_A_KERNEL = 0
+    AHEAD.update(prefetch=0, workers=0)  # a stand-in for a device has no streams
     CUDA._table = {key: noting(key[0], launcher) for key, launcher in CUDA._table.items()}
     part, of = map(int, sys.argv[2].split("/")) if sys.argv[2:] else (1, 1)
     if of > 1:  # the last one counts what all have launched

@@ -108,7 +108,8 @@ def launch(
     Without ``fusion`` a product and a sum are rounded twice: where threads hold copies of a sum over each other's
     products, each would leave its own unrounded, and the copies would differ.
 
-    Raises: ConfigError for tensors on several devices, or in host memory without Triton's interpreter.
+    Raises: ConfigError for tensors on several devices, or in host memory without Triton's interpreter;
+    MissingPackageError where Triton finds no C compiler.
     """
     if 0 in grid:
         return
@@ -119,8 +120,16 @@ def launch(
         raise ConfigError(f"cuda: expected tensors on one device, got {', '.join(sorted(map(str, places)))}")
     (place,) = places
     if place.type == "cuda":
-        with torch.cuda.device(place):
-            compiled[grid](*arguments, num_warps=warps, enable_fp_fusion=fusion, **fixed)
+        try:
+            with torch.cuda.device(place):
+                compiled[grid](*arguments, num_warps=warps, enable_fp_fusion=fusion, **fixed)
+        except RuntimeError as failure:
+            if "C compiler" not in str(failure):
+                raise
+            raise MissingPackageError(
+                "cuda: expected a C compiler, with which Triton makes what launches a kernel, got none; "
+                "install gcc, or set CC"
+            ) from None
     elif find_triton().knobs.runtime.interpret:
         compiled[grid](*arguments, **fixed)
     else:

@@ -15,7 +15,7 @@ from torch import Tensor
 from graphweft._errors import ConfigError
 from graphweft.codegen.edge_triton import padded
 from graphweft.graph.adjacency import Adjacency
-from graphweft.graph.block import Block, DrawnEdges
+from graphweft.graph.block import Block, FarEdges, FarIds
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.runtime.cuda import sampling_kernels as kernels
@@ -124,23 +124,19 @@ class DeviceSampler:
             return self._sampled(*self.draw(seeds, batch_seed(seed, epoch, stage)))
 
     def _sampled(self, drawn: Drawn, columns: Tensor) -> Sample:
-        """The batch, with the copies of its arrays in host memory."""
-        n_id = drawn.nodes.cpu()
-        made = []
+        """The batch; copies of its arrays in host memory are made where somebody reads them."""
+        made, nodes = [], FarIds(drawn.nodes)
+        self._aside.hand_over(drawn.nodes)
         for hop, ends in enumerate(drawn.ends[1:]):
-            parts = self._block(drawn, columns, hop, ends)
-            num_src = drawn.ends[hop + 2] if hop + 2 < len(drawn.ends) else n_id.numel()
-            block = Block.of(self._edges(n_id, parts), num_src)
-            self._aside.hand_over(*parts[:2])
-            block.csc.keep_twin(Adjacency(parts[0], parts[1], None, num_src))
-            made.append(block)
-        every = self._edges(n_id, (drawn.starts, columns, drawn.places))
-        return Sample(n_id, drawn.ends[1], tuple(reversed(made)), (every,))
+            num_src = drawn.ends[hop + 2] if hop + 2 < len(drawn.ends) else drawn.nodes.numel()
+            made.append(Block.of(self._edges(nodes, self._block(drawn, columns, hop, ends), num_src), num_src))
+        every = self._edges(nodes, (drawn.starts, columns, drawn.places), drawn.nodes.numel())
+        return Sample(nodes.host, drawn.ends[1], tuple(reversed(made)), (every,))
 
-    def _edges(self, n_id: Tensor, parts: tuple[Tensor, Tensor, Tensor]) -> DrawnEdges:
-        """Offsets, numbers of sources and places, copied to host memory."""
-        indptr, indices, places = (part.cpu() for part in parts)
-        return DrawnEdges(self.graph, n_id, indptr, indices, places)
+    def _edges(self, nodes: FarIds, parts: tuple[Tensor, Tensor, Tensor], num_src: int) -> FarEdges:
+        """Offsets, numbers of sources and places."""
+        self._aside.hand_over(*parts)
+        return FarEdges(self.graph, nodes, Adjacency(parts[0], parts[1], None, num_src), parts[2])
 
     def draw(self, seeds: Ids, key: int) -> tuple[Drawn, Tensor]:
         """All hops, and the numbers of the sources of the drawn edges, int32."""
