@@ -15,7 +15,10 @@ from graphweft._checks import check_device
 from graphweft._errors import ConfigError, MemoryBudgetError
 from graphweft.train.device_batches import DeviceMiniBatch
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),  # of threads of torch
+]
 NETS = {
     "gcn": lambda: gw.nn.GCN(IN, 16, 4, num_layers=3, dropout=0.4),
     "sage": lambda: gw.nn.SAGE(IN, 16, 4, reduce="max", dropout=0.4),
