@@ -216,7 +216,9 @@ class Replays:
         except RuntimeError as failure:  # of the device; batches run as they come
             said = " ".join(str(failure).split("\n", 1)[0].split())
             warnings.warn(
-                f"cuda_graphs: a step was not recorded ({said}); batches run as they come", FallbackWarning, stacklevel=2
+                f"cuda_graphs: a step was not recorded ({said}); batches run as they come",
+                FallbackWarning,
+                stacklevel=2,
             )
         return None
 
