@@ -297,19 +297,12 @@ def sampled(
     keys = (seed, key)
     own: dict[str, Any] = {"target": loop.target, "metrics": loop.metrics}
     batch: MiniBatch
-    schedule = drawn.schedule
-    if isinstance(schedule, Schedule) and not holds_model(schedule.place):
-        return _scheduled(given._replace(model=model), drawn, schedule, keys)
+    if isinstance(drawn.schedule, Schedule) and not holds_model(drawn.schedule.place):
+        return _scheduled(given._replace(model=model), drawn, drawn.schedule, keys)
     if draws_on_device(model):
-        check_drawn_there(given, drawn)
-        there: Callable[..., MiniBatch] = DeviceMiniBatch
-        if isinstance(schedule, Schedule) and _is_shared_out(schedule, drawn, memory):
-            there = partial(SharedMiniBatch, schedule)
-        batch = there(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
-        batch.use(given.edges)
-        return batch
-    if isinstance(schedule, Schedule):
-        raise ConfigError(f"{_named(schedule)} cannot be combined with a model on {device_of(model)}")
+        return _on_device(given._replace(model=model), drawn, memory, keys)
+    if isinstance(drawn.schedule, Schedule):
+        raise ConfigError(f"{_named(drawn.schedule)} cannot be combined with a model on {device_of(model)}")
     if given.task == "unsupervised":
         _check_without_labels(drawn)
         return EmbeddingTask(given.model, *data, drawn.batch_size, *keys, loop.metrics)
@@ -362,6 +355,19 @@ def _check_stored(given: Given) -> None:
     if given.task not in ("nodes", "link") or given.ranks.is_shared:
         what = "ranks" if given.ranks.is_shared else f"task={given.task}"
         raise ConfigError(f"{what} cannot be combined with a store; gw.load(path) reads it into memory")
+
+
+def _on_device(given: Given, drawn: Drawn, memory: Any, keys: Keys) -> MiniBatch:
+    """Steps where the model is. Raises: ConfigError for tasks, data and options that only the CPU has."""
+    check_drawn_there(given, drawn)
+    there: Callable[..., MiniBatch] = DeviceMiniBatch
+    if isinstance(drawn.schedule, Schedule) and _is_shared_out(drawn.schedule, drawn, memory):
+        there = partial(SharedMiniBatch, drawn.schedule)
+    data = (given.model, given.ds, features_of(given.ds), given.update)
+    own: dict[str, Any] = {"target": given.loop.target, "metrics": given.loop.metrics}
+    batch = there(*data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
+    batch.use(given.edges)
+    return batch
 
 
 def _is_shared_out(schedule: Schedule, drawn: Drawn, memory: Any) -> bool:

@@ -82,6 +82,9 @@ class RowReader:
         there: Those rows, on the device.
         device: Where rows are wanted.
 
+    Attributes:
+        hits: Rows of batches that were read on the device.
+
     Raises: ConfigError for memory that the device cannot read.
     """
 
@@ -96,22 +99,16 @@ class RowReader:
         row = table[:1].nbytes
         self._kind = next(kind for kind in (torch.int32, torch.int16, torch.uint8) if row % kind.itemsize == 0)
         self._width = row // self._kind.itemsize
-        self._hits = torch.zeros((), dtype=torch.int64, device=device)
+        self.hits = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes on the device beside the rows: a number for every row of the table."""
         return self._places.nbytes
 
-    @property
-    def hits(self) -> int:
-        """Rows that were read on the device."""
-        return int(self._hits)
-
     def forget_hits(self) -> None:
         """Counts anew."""
-        with self._aside.running():
-            self._hits.zero_()
+        self.hits = 0
 
     def __call__(self, n_id: Tensor) -> Tensor:
         """Rows ``n_id``, int64 ids in host memory, on the device."""
@@ -127,7 +124,7 @@ class RowReader:
                 arrays = (ids, self._places, *map(self._words, (self._there, self._table)), self._words(out), hits)
                 fixed = {"W": width, "BW": tile, "BR": at_once, "warps": warps_for(tile * at_once)}
                 kernels.read_rows((programs,), *arrays, count, **fixed)
-                self._hits += hits.sum()
+                self.hits += int(hits.sum())  # waits for this stream alone, as the end does
             self._aside.hand_over(out)
         return out
 
