@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "be89fb8128b5379b"
+HASH = "0127efcc7a0c87d9"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -328,6 +328,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_sampler_free": (_P,),
     "gw_sampler_name": (_P, _P),
     "gw_sampler_exclude": (_P, _I64, _P, _P),
+    "gw_sampler_reach": (_P, _I64, _P, _P),
     "gw_sample_begin": (_P, _I64, _P, _I64, _P, _I32, _U64, _U64, _U64, _P, _P, _P),
     "gw_sample_finish": (_P, _P, _P, _P, _P, _P, _P, _P, _P, _P),
     "gw_sample_times": (_P, _I64, _P),

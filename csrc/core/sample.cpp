@@ -96,6 +96,15 @@ GW_API int gw_sampler_exclude(void* sampler, int64_t count, const int64_t* src, 
   });
 }
 
+// The next batch of `sampler` is a part of a larger one, which reaches nodes ids[ends[h - 1]] up to ids[ends[h]] in hop
+// h < hops for the first time; its nodes draw as there. All but the last two hops of the larger one are wanted.
+GW_API int gw_sampler_reach(void* sampler, int64_t hops, const int64_t* ends, const int64_t* ids) {
+  return gw::guarded([&] {
+    gw::require(sampler != nullptr && hops >= 0, "gw_sampler_reach: negative size");
+    static_cast<gw::sampler*>(sampler)->reach(hops, ends, ids);
+  });
+}
+
 // Draws all hops but the last. fanouts [hops]: most in-edges a node draws in each hop, negative: all. Out: rows [hops]
 // and block_edges [hops], the sizes of every hop's block; totals: edges of the inner rows, and a bound on the nodes.
 GW_API int gw_sample_begin(void* sampler, int64_t count, const int64_t* seeds, int64_t hops, const int64_t* fanouts,

@@ -167,6 +167,7 @@ int gw_sampler_new(const gw_adjacency* a, const float* weights, int32_t dense, v
 int gw_sampler_free(void* sampler);
 int gw_sampler_name(void* sampler, const int64_t* names);
 int gw_sampler_exclude(void* sampler, int64_t count, const int64_t* src, const int64_t* dst);
+int gw_sampler_reach(void* sampler, int64_t hops, const int64_t* ends, const int64_t* ids);
 int gw_sample_begin(void* sampler, int64_t count, const int64_t* seeds, int64_t hops, const int64_t* fanouts,
                     int32_t replace, uint64_t seed, uint64_t epoch, uint64_t stage, int64_t* rows, int64_t* block_edges,
                     int64_t* totals);
