@@ -31,18 +31,20 @@ _BEYOND = ("cost.py", "codegen", "runtime/row_kernels.py")  # what passes ask be
 _ROOMS = ("graphweft.", "collections")
 
 
-def kept_passes(program: Program, request: Request, sizes: Sizes, target: str) -> Compiled:
+def kept_passes(program: Program, request: Request, sizes: Sizes | None, target: str) -> Compiled:
     """The same as ``run_passes(program, request)``.
 
     Args:
         program: As it was described.
         request: What to compile it for.
-        sizes: Of the structures that ``program`` is given; all that ``request.sizes`` says follows from them.
+        sizes: Of the structures that ``program`` is given; all that ``request.sizes`` says follows from them. None
+            where they are those of one graph.
         target: Names what ``request.is_built`` and ``request.prepare`` are of.
 
     Raises: as ``run_passes``.
     """
-    if request.model != CostModel() or request.orders is not None or sum(sizes.rows.values()) < _FEWEST_ROWS:
+    usual = request.model == CostModel() and request.orders is None
+    if sizes is None or not usual or sum(sizes.rows.values()) < _FEWEST_ROWS:
         return run_passes(program, request)
     name = f"plans/{_key(program, request, sizes, target)}.txt"
     found = _loaded(known(name))
