@@ -59,7 +59,7 @@ from graphweft.train.progress import EpochProgress
 from graphweft.train.ranked_run import check_shared, read_shared, shared_stop
 from graphweft.train.record import COLUMNS, EpochRecord
 from graphweft.train.run_folder import RunFolder
-from graphweft.train.same_run import check_same_run, data_checksum
+from graphweft.train.same_run import check_same_run, data_checksum, with_inputs
 from graphweft.train.samplers import AnySampler, usual_graphs
 from graphweft.train.settle import Features, with_path
 from graphweft.train.shown import ShownAsFacts
@@ -212,7 +212,7 @@ class Trainer(ShownAsFacts):
         task, mode, ds, batch_size = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
         rules = {"weight_decay": weight_decay, "weight_decay_on": weight_decay_on, "stop_on": stop_on}
         self.task, self._tracing = check_task(task, mode), Tracing(trace if (ranks or Ranks()).is_first else None)
-        self.ds = as_read(check_parts(model, ds, self.task), model)
+        self.ds, config = as_read(check_parts(model, ds, self.task), model), with_inputs(config, ds, out or ranks)
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self._asked, self.ranks = mode, check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight, ds)
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember, device, precision, rules)
@@ -238,7 +238,7 @@ class Trainer(ShownAsFacts):
     ) -> None:
         """Makes the parts of the run, and what makes it itself."""
         chosen = chosen if self.ranks.is_first else chosen._replace(loggers=())
-        more = {**own[0], **(own[1] or {})}
+        more = {**own[0], **own[1]}
         self.optimizer = make_optimizer(self.model, optimizer, self._lr, more["weight_decay"], more["weight_decay_on"])
         self._budget = budget_of(self._memory, self.ds, self.mode, self.task, drawn[2], self.ranks)
         self._loop = loop = Loop(chosen, self.ds, self.task, more["stop_on"], self.out)
