@@ -350,7 +350,7 @@ def _einsum(call: KernelCall, scene: Scene) -> list[str]:
     left, right = reversed(operands) if swapped else operands
     width = str(right.tensor.dims[-1])
     if found is not None:
-        scene.over_heads(*right.tensor.dims[-2:])
+        scene.over_heads(right.tensor.dims[-2], right.tensor.dims[-1])
     if found is not None and found.kind == "dots":
         return [_call("head_dots", scene.matrix(left), scene.numbers(right), width, scene.made(call, "out"))]
     if found is not None and found.kind == "sums":
