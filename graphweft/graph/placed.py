@@ -108,26 +108,18 @@ def on_device(graph: Graph, device: torch.device) -> Graph:
     return host._placed[device]
 
 
-def send_forms(
-    graphs: Sequence[Graph], others: Sequence[Tensor], send: Callable[..., tuple[Tensor, ...]]
-) -> tuple[Tensor, ...]:
-    """Sends the forms that ``graphs`` have made so far, and ``others``, by one call of ``send``; returns the others.
+def send_forms(graphs: Sequence[Graph], send: Callable[..., tuple[Tensor, ...]]) -> None:
+    """Sends the forms that ``graphs`` have made so far by one call of ``send``; :func:`on_device` finds them there.
 
-    ``send`` takes arrays and returns them as they are on a device. :func:`on_device` finds the forms there then.
+    ``send`` takes arrays and returns them as they are on a device.
     """
     forms = {id(form): form for graph in graphs for form in host_of(graph)._forms.made()}
-    sizes, given = list[int](), list[Tensor]()
-    for form in forms.values():
-        arrays = [array for array in (form.indptr, form.indices, form.edge_ids) if array is not None]
-        sizes.append(len(arrays))
-        given += arrays
-    there = send(*given, *others)
-    at = 0
-    for form, size in zip(forms.values(), sizes, strict=True):
-        ids = there[at + 2] if size == 3 else None
-        form.keep_twin(Adjacency(there[at], there[at + 1], ids, form.num_cols))
-        at += size
-    return there[at:]
+    arrays = {key: (form.indptr, form.indices, form.edge_ids) for key, form in forms.items()}
+    there = iter(send(*(array for three in arrays.values() for array in three if array is not None)))
+    for key, form in forms.items():
+        offsets, columns, ids = (None if array is None else next(there) for array in arrays[key])
+        assert offsets is not None and columns is not None  # ids alone may be missing
+        form.keep_twin(Adjacency(offsets, columns, ids, form.num_cols))
 
 
 def host_of(graph: Graph) -> Graph:

@@ -220,6 +220,22 @@ class StagedPlan:
         rows, values = made.run(seeds, key, draw)
         return PreparedBatch(self, seeds, rows, values, time.perf_counter() - begun)
 
+    def draw(self, seeds: Tensor, key: tuple[int, int]) -> Sample | OpenSample:
+        """What the sampler draws in host memory, with the forms of its blocks that the second stage reads.
+
+        Given to :meth:`prepare` as a draw it makes the batch that a draw on the device makes, number for number, since
+        the rest of the first stage runs there.
+        """
+        found = list[Sample | OpenSample]()
+
+        def kept(sampler: NeighborSampler, seeds: Tensor, key: tuple[int, int, int], is_open: bool) -> Any:
+            draw = sampler.sample_open if is_open else sampler.sample
+            found.append(draw(seeds, seed=key[0], epoch=key[1], stage=key[2]))
+            return found[-1]
+
+        self._preparation.run(seeds, key, kept)
+        return found[-1]
+
     def linearize(
         self, batch: PreparedBatch, parameters: Mapping[str, Tensor], seed: int
     ) -> tuple[dict[str, Tensor], Pullback]:

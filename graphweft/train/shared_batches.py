@@ -14,18 +14,16 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from graphweft._draws import keyed
 from graphweft._errors import FallbackWarning, GraphWeftError, UnsteadyWarning
-from graphweft.graph.graph import Graph
-from graphweft.graph.placed import on_device, send_forms
-from graphweft.runtime.staged import PreparedBatch
+from graphweft.graph.placed import send_forms
+from graphweft.runtime.staged import StagedPlan
 from graphweft.runtime.targets import target_of
 from graphweft.schedule.feedback import choose
 from graphweft.schedule.places import Schedule
@@ -43,6 +41,26 @@ _FEW = 8  # batches of an epoch that are not worth measuring
 _GAIN = 0.97  # times the seconds of the device alone, below which its batches are shared out
 _ALONE = Plan(0, USUAL_BUFFER)
 Loss = Callable[[], float]
+
+
+class Drawn(NamedTuple):
+    """A batch that the CPU drew: blocks in host memory."""
+
+    plan: StagedPlan
+    seeds: Tensor
+    key: tuple[int, int]
+    sample: Any
+
+
+class DrawnByCpu(NodeBatches):
+    """The same batches, drawn by the CPU; of compiled ones nothing else is computed yet."""
+
+    def make(self, places: Tensor, epoch: int) -> Any:
+        """The draw of a compiled batch, or a batch on blocks."""
+        if self.plan is None:
+            return super().make(places, epoch)
+        seeds, key = self.seeds[places], (self.seed, epoch)
+        return Drawn(self.plan, seeds, key, self.plan.draw(seeds, key))
 
 
 class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
@@ -63,7 +81,6 @@ class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
         super().__init__(schedule, *args, **kwargs)
         target = target_of(self.device)
         self._later, self._send = target.later, target.sender(self.device)
-        self._same: dict[int, tuple[Tensor, Tensor]] = {}  # by place: a value of all batches, here and there
         self._over: Callable[[Tensor], float] = float
         self._why = ""
 
@@ -72,7 +89,7 @@ class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
         loader, _ = DeviceMiniBatch._load(self)
         batch_size, seed, _, _ = self._given
         assert isinstance(loader, NodeBatches)  # as loaders of a device are
-        self._by_cpu = NodeBatches(self._tables, loader.seeds, None, batch_size, True, seed, sampler=self.sampler)
+        self._by_cpu = DrawnByCpu(self._tables, loader.seeds, None, batch_size, True, seed, sampler=self.sampler)
         return loader, None
 
     # -- the plan
@@ -193,26 +210,17 @@ class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
     def _begin(self, epoch: int, make: Callable[[int], Any]) -> None:
         """Both sides prepare batches of an epoch by the plan of now."""
         assert self._opened is not None and isinstance(self.loader, NodeBatches)  # prepare() came before
-        self._by_cpu.plan, self._by_cpu.trial = self.loader.plan, self.loader.trial
+        self._by_cpu.plan = self.loader.plan
         on_cpu = self._by_cpu._preparer(epoch)
         self._operators.register("batch_cpu_loader")(lambda batch, _: on_cpu(batch))
-        self._same = {}
         self._opened.call("begin", epoch, make)
 
     def received(self, made: Any) -> Any:
-        """A batch that the CPU prepared, with its arrays on the device."""
-        if not isinstance(made, PreparedBatch):
+        """A batch that the CPU drew, on the device, which computes the rest as for one that was drawn there."""
+        if not isinstance(made, Drawn):
             return made.to(self.device)
-        graphs = [value for value in made.values if isinstance(value, Graph)]
-        here = [(at, value) for at, value in enumerate(made.values) if isinstance(value, Tensor)]
-        new = [(at, value) for at, value in here if self._same.get(at, (None,))[0] is not value]
-        sent = send_forms(graphs, [value for _, value in new], self._send)
-        self._same.update({at: (value, there) for (at, value), there in zip(new, sent, strict=True)})
-        values = list(made.values)
-        for at, _ in here:
-            values[at] = self._same[at][1]
-        arrived = [on_device(value, self.device) if isinstance(value, Graph) else value for value in values]
-        return replace(made, values=tuple(arrived))
+        send_forms(made.sample.blocks, self._send)
+        return made.plan.prepare(made.seeds, made.key, lambda *_: made.sample)
 
     def _trained_on(self, batch: Any, epoch: int, done: int) -> Loss:
         """One update, and what reads the loss before it; the loss of the batch before is read by then."""
