@@ -3,6 +3,7 @@
 
 #include "graphweft/abi.h"
 #include "graphweft/gather.h"
+#include "graphweft/id_type.h"
 #include "graphweft/sample_steps.h"
 
 namespace gw {
@@ -69,9 +70,8 @@ extern "C" {
 GW_API int gw_sampler_new(const gw_adjacency* a, const float* weights, int32_t dense, void** out) {
   return gw::guarded([&] {
     gw::require(a != nullptr && a->indptr != nullptr && a->num_rows == a->num_cols, "gw_sampler_new: not square");
-    *out = (a->wide ? gw::make_sampler<int64_t>(*a, weights, dense != 0)
-                    : gw::make_sampler<int32_t>(*a, weights, dense != 0))
-               .release();
+    gw::with_id_type(a->wide != 0,
+                     [&](auto id) { *out = gw::make_sampler<decltype(id)>(*a, weights, dense != 0).release(); });
   });
 }
 
@@ -196,8 +196,9 @@ GW_API int gw_sample_edges(const gw_adjacency* a, const int64_t* nodes, int64_t 
                            int64_t* dst, int64_t* ids) {
   return gw::guarded([&] {
     gw::require(a != nullptr && first >= 0 && count >= 0, "gw_sample_edges: negative size");
-    a->wide ? gw::list_edges(gw::csr_view<int64_t>(*a), nodes, first, count, indptr, indices, offsets, src, dst, ids)
-            : gw::list_edges(gw::csr_view<int32_t>(*a), nodes, first, count, indptr, indices, offsets, src, dst, ids);
+    gw::with_id_type(a->wide != 0, [&](auto id) {
+      gw::list_edges(gw::csr_view<decltype(id)>(*a), nodes, first, count, indptr, indices, offsets, src, dst, ids);
+    });
   });
 }
 

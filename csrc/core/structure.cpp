@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "graphweft/abi.h"
+#include "graphweft/id_type.h"
 
 namespace {
 
@@ -12,7 +13,7 @@ template <class Body>
 int with_view(const gw_adjacency* a, Body&& body) {
   return gw::guarded([&] {
     gw::require(a != nullptr && a->indptr != nullptr, "adjacency: null array");
-    a->wide ? body(gw::csr_view<int64_t>(*a)) : body(gw::csr_view<int32_t>(*a));
+    gw::with_id_type(a->wide != 0, [&](auto id) { body(gw::csr_view<decltype(id)>(*a)); });
   });
 }
 
