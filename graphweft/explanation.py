@@ -108,7 +108,8 @@ def _explain_trainer(trainer: Trainer, full: bool) -> str:
     """Of the steps that the trainer runs."""
     model, graph, x = trainer.model, trainer.ds.graph, trainer.x
     if trainer.mode == "full":
-        return explain(model, graph, x, full=full)
+        told = explain(model, graph, x, full=full)
+        return f"{trainer.node_order}\n{told}" if trainer.node_order else told
     staged = trainer.staged_plan()
     if staged is None:
         told = explain(model, graph, x, full=full)

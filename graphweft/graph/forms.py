@@ -59,6 +59,10 @@ class Forms:
             self.symmetric = square and self.known().is_symmetric()
         return self.symmetric
 
+    def share_facts(self, other: Forms) -> None:
+        """The same edges under other numbers: what is known of ``other`` holds here."""
+        self.symmetric, self.loops = other.symmetric, other.loops
+
     def known(self) -> Adjacency:
         """Whichever form is there."""
         return self.full(0) if self.by[0] is not None else self.full(1)
