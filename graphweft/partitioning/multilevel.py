@@ -101,17 +101,13 @@ class _InPieces(InMemory):
 
     def pieces(self) -> Iterator[tuple[int, Adjacency]]:
         """Some rows at a time."""
-        ends, first = self.csc.indptr, 0
+        ends, first = self.csc.indptr.numpy(), 0  # NumPy wakes no threads for so little
         while first < self.csc.num_rows:
             begin = int(ends[first])
-            last = int(torch.searchsorted(ends, begin + _ENTRIES_OF_ORDER, right=True)) - 1
+            last = int(np.searchsorted(ends, begin + _ENTRIES_OF_ORDER, side="right")) - 1
             last = min(max(last, first + 1), self.csc.num_rows)
-            yield (
-                first,
-                Adjacency(
-                    ends[first : last + 1] - begin, self.csc.indices[begin : int(ends[last])], None, self.csc.num_cols
-                ),
-            )
+            indptr = torch.from_numpy(ends[first : last + 1] - begin)
+            yield first, Adjacency(indptr, self.csc.indices[begin : int(ends[last])], None, self.csc.num_cols)
             first = last
 
 
