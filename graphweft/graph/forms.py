@@ -63,6 +63,11 @@ class Forms:
         """The same edges under other numbers: what is known of ``other`` holds here."""
         self.symmetric, self.loops = other.symmetric, other.loops
 
+    def made(self) -> list[Adjacency]:
+        """Those that are there."""
+        every = (*self.by, *self.loose)
+        return [form for at, form in enumerate(every) if form is not None and not any(form is f for f in every[:at])]
+
     def known(self) -> Adjacency:
         """Whichever form is there."""
         return self.full(0) if self.by[0] is not None else self.full(1)

@@ -329,7 +329,7 @@ class FullBatch(Steps):
         self._unless_watched()
         y, rows = self._scored
         with POOL.within(None if self._tape is None else self._tape.arena, spills=True):
-            return evaluation(self.target, self._logits().to(y.device), y, rows, self.metrics)
+            return evaluation(self.target, self._logits(), y, rows, self.metrics)
 
     def _record(self) -> Tape | None:
         """The step up to the gradients as a tape, where the kernels do it all."""
@@ -451,7 +451,13 @@ def _same(a: Tensor, b: Tensor) -> bool:
 def evaluation(
     target: Target, logits: Tensor, y: Tensor, rows: dict[Part, Tensor], metrics: Sequence[Metric] = ()
 ) -> Evaluation:
-    """Scores of every split, further metrics, and the loss on validation nodes."""
+    """Scores of every split, further metrics, and the loss on validation nodes; on a device where they can be."""
+    if logits.device != y.device:
+        if metrics or not target.scores_there:
+            logits = logits.to(y.device)
+        else:
+            with owning(y, *rows.values()):
+                y, rows = sent(y, logits.device), {name: sent(ids, logits.device) for name, ids in rows.items()}
     found = {name: target.score(logits, y, ids) for name, ids in rows.items()}
     details = {f"{part}_{name}": value for part, one in found.items() for name, value in one.details.items()}
     more: dict[str, float | None] = {}

@@ -16,6 +16,7 @@ import torch
 from graphweft._errors import ConfigError
 from graphweft.cost import nearer_seconds
 from graphweft.data.dataset import Dataset
+from graphweft.data.part_dataset import PartDataset
 from graphweft.dist.ranks import Ranks
 from graphweft.graph.adjacency import Adjacency
 from graphweft.partitioning.multilevel import NEIGHBOURS, WORTH_ORDERING
@@ -160,13 +161,14 @@ class OrderChoice:
 
 def obstacle_to(steps: Steps, ds: Dataset, task: str, mode: str, memory: Any, ranks: Ranks) -> str:
     """Why the nodes of a run cannot be renumbered, as messages name it; empty where they can."""
-    if type(steps) is not FullBatch:
-        return "ranks" if ranks.is_shared else f"task={task!r}" if task != "nodes" else f"mode={mode!r}"
+    if not isinstance(steps, FullBatch):
+        return f"task={task!r}" if task != "nodes" else f"mode={mode!r}"
     own = [*steps.model.parameters(), *steps.model.buffers()]
     reasons = {
         "ranks": ranks.is_shared,
         f"memory={memory!r}": memory is not None,
         f"device={str(steps.device)!r}": steps.device.type != "cpu",
+        "data in parts": isinstance(ds, PartDataset),
         "a graph of several types": ds.graph.is_typed,
         "a graph of two sets of nodes": not ds.graph.is_square,
         "features that are trained": steps.x.requires_grad,

@@ -38,6 +38,7 @@ from graphweft.train.between_batches import between_batches, not_finite
 from graphweft.train.chosen import Chosen, Loop
 from graphweft.train.description import describe
 from graphweft.train.device import on_device
+from graphweft.train.device_memory import run_within
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.embedding_task import for_loss
 from graphweft.train.full_batch import SPLITS
@@ -109,8 +110,7 @@ class Trainer(TrainerFacts):
             graphs of :meth:`Dataset.from_graphs`), or a sampler over the dataset's graph. ``fanouts`` are nodes of a
             layer for "layer", and the scope of "shadow".
         edge_data: "use" gives the model the dataset's ``edge_weight`` (GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
-            ``edge_features`` (a GAT), a model of your own those that its ``forward`` names so or ``edge_attr``.
-            "ignore": neither.
+            ``edge_features`` (a GAT), others those that their ``forward`` names so or ``edge_attr``. "ignore": neither.
         prepare: For "mini": "whole", a batch by one thread; "subtasks" or :class:`gw.schedule.Subtasks`: by several.
         trace: File for a Chrome trace of all stages (Perfetto); :attr:`verdict` says what bounds the run.
         loss: Called as ``loss(logits, labels)`` with the rows of a step, returns a scalar; a module of torch, a
@@ -135,9 +135,9 @@ class Trainer(TrainerFacts):
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
         ranks: The processes that train together (:class:`gw.dist.Ranks`); all make one trainer, rank 0 writes ``out``.
-        device: For "full": where to train, as "cuda"; None: where the model is. For "mini": "emulated", a process.
+        device: Where to train, as "cuda"; None: where the model is. For "mini" also "emulated", a process.
         schedule: With a device, who prepares batches: "auto", "cpu", "device", or a :class:`gw.schedule.Schedule`.
-        cuda_graphs: For "mini": "on" replays recorded steps (docs/devices.md); "auto": on a device; "off".
+        cuda_graphs: "auto" replays recorded steps on a device (docs/devices.md), "on" also batches on the CPU; "off".
         precision: "float32", or "bf16": features, rows and operands are in bfloat16; None: that of :func:`gw.config`.
         order: For "full", in which order the nodes are computed: "neighbours": together, which saves time where a large
             graph has communities; "given": as given; "auto": where the epochs of the first ``fit`` pay for finding it
@@ -218,9 +218,9 @@ class Trainer(TrainerFacts):
         self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight, ds)
         told = (remember, device, precision, order, trace, edge_data, weight_decay, weight_decay_on, stop_on)
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, *told)
-        drawn = drawn_of(mode, device, schedule, cuda_graphs, fanouts, batch_size, macro, accumulate, sampler, prepare)
+        draw = drawn_of(mode, self._at, schedule, cuda_graphs, fanouts, batch_size, macro, accumulate, sampler, prepare)
         loop = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema, metrics, best)
-        self._assemble(Chosen(*loop, callbacks, loggers), optimizer, drawn, keep_features, restore_best, config)
+        self._assemble(Chosen(*loop, callbacks, loggers), optimizer, draw, keep_features, restore_best, config)
 
     def _take_options(
         self, out: Any, lr: float, seed: int, progress: bool, memory: Any, patience: int, eval_every: int, *more: Any
@@ -229,7 +229,7 @@ class Trainer(TrainerFacts):
         remember, device, precision, self._asked_order, trace, edge_data, *rules = more
         self._rules = dict(zip(("weight_decay", "weight_decay_on", "stop_on"), rules, strict=True))
         check_given(TrainSpec, {"lr": lr, "seed": seed, "patience": patience, "eval_every": eval_every, **self._rules})
-        on_device(self.model, device, self.mode)
+        self._at = on_device(self.model, device, self.mode)
         self._settings = {"precision": _config.current().precision if precision is None else precision}
         check_given(TrainSpec, {**self._settings, "order": self._asked_order})
         self._edges = edge_data_of(self.model, self.ds, edge_data)
@@ -426,11 +426,7 @@ class Trainer(TrainerFacts):
 
     def _within(self) -> ExitStack:
         """Keeps to the precision, and to the memory budget where there is one, in the block."""
-        stack = ExitStack()
-        stack.enter_context(_config.config(**self._settings))
-        if self._budget is not None:
-            stack.enter_context(self._budget.within())
-        return stack
+        return run_within(self._settings, self._budget, self.model, self.mode)
 
     def _refresh(self) -> None:
         """Takes up labels and splits that were changed in place."""

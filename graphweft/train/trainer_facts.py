@@ -60,7 +60,7 @@ class TrainerFacts(ShownAsFacts):
 
     @property
     def replays(self) -> dict[str, Any]:
-        """Bounds of padded batches and launches of a replayed step (``cuda_graphs``), or why none is replayed."""
+        """Launches of a replayed step, and bounds of padded batches (``cuda_graphs``), or why none is replayed."""
         return self._batch.replay_report()
 
     @property

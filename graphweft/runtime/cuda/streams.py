@@ -41,6 +41,24 @@ class Aside:
                 tensor.record_stream(torch.cuda.default_stream(self._device))
 
 
+class Sender:
+    """Copies of tensors in host memory, through pinned memory and beside what is launched meanwhile.
+
+    Args:
+        device: Where they go.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._aside = device, Aside(device)
+
+    def __call__(self, *arrays: Tensor) -> tuple[Tensor, ...]:
+        """The arrays on the device; the caller waits until they are there."""
+        with self._aside.running():
+            there = tuple(pinned(array).to(self._device, non_blocking=True) for array in arrays)
+            self._aside.hand_over(*there)
+        return there
+
+
 def later(number: Tensor) -> Callable[[], float]:
     """What reads ``number``, shape (), as it is now; the host waits then for what was launched before this call."""
     if number.device.type != "cuda":
@@ -64,4 +82,4 @@ def pinned(source: Tensor) -> Tensor:
     return source.pin_memory() if is_host else source
 
 
-__all__ = ["Aside", "later", "pinned"]
+__all__ = ["Aside", "Sender", "later", "pinned"]
