@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, overload
@@ -78,7 +79,7 @@ class _WithoutCompiler:
     state_dict = _bare("state_dict")
     load_state_dict = _bare("load_state_dict")
     param_groups: list[dict[str, Any]]
-    state: dict[torch.Tensor, dict[str, Any]]
+    state: defaultdict[torch.Tensor, Any]
     _rates: tuple[tuple[torch.Tensor, float], ...] = ()  # by group: where the kernel reads it, and what is there
 
     def write_rates(self) -> None:
@@ -112,7 +113,12 @@ class _WithoutCompiler:
             all(_is_fused(group) and not isinstance(group["lr"], torch.Tensor) for group in self.param_groups)
             and bool(trained)
             and (not keeps or all(self.state.get(p) for p in trained))
+            and all(t.device == p.device for p in trained for t in self._state_of(p))
         )
+
+    def _state_of(self, param: torch.Tensor) -> list[torch.Tensor]:
+        """What is kept of a parameter; a step moves what a checkpoint left elsewhere."""
+        return [t for t in self.state.get(param, {}).values() if isinstance(t, torch.Tensor)]
 
     def places(self) -> tuple[Any, ...]:
         """What a recorded step depends on: settings but rates, and where its state lies."""
@@ -121,7 +127,7 @@ class _WithoutCompiler:
 
     def held(self) -> list[torch.Tensor]:
         """The state that a step changes."""
-        return [t for own in self.state.values() for t in own.values() if isinstance(t, torch.Tensor)]
+        return [t for param in self.state for t in self._state_of(param)]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's, without a note to its profiler, which takes longer than the rest for small models."""

@@ -44,18 +44,6 @@ def milliseconds(run: Callable[[], Any], times: int = 20, warm: int = 3) -> tupl
     return middle, (high - low) / middle
 
 
-def peak(run: Callable[[], Any]) -> int:
-    """Bytes that a run takes on the device above those that were taken."""
-    run()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    run()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
-
-
 def copy_rate() -> float:
     """Bytes a second that a copy reads and writes: the ceiling of what is bound by memory."""
     source = torch.empty(1 << 30, dtype=torch.uint8, device=HERE)

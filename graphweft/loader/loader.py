@@ -143,6 +143,8 @@ class Loader(EpochLoader[Batch]):
         labels = None if isinstance(sampler, GroupSampler) else labels_of(data, self.seeds)
         drawn = as_item_weight("Loader", item_weight, labels, count, size)
         part = as_share("Loader", share, count)
+        if device is not None and str(device) != "cpu" and prefetch is None and workers is None:
+            prefetch, workers = 4, 2  # threads that launch: more of them wait for each other
         super().__init__(count, batch_size, shuffle, seed, drop_last, prefetch, workers, drawn, part)
         self._feed = None if stored is None else feed_of(self, stored)
         on_cpu = {"prepare": prepare, "time": time, "a store": stored, "fetch": fetch}

@@ -124,7 +124,7 @@ class DeviceMiniBatch(MiniBatch):
         return self._logits().to(self.ds.y.device)
 
     def _logits(self) -> Tensor:
-        """The same where they are made. Where the device's memory does not hold all rows, by tiles, ever smaller ones."""
+        """The same where they are made; where its memory does not hold all rows, by tiles, ever smaller ones."""
         while True:
             try:
                 return self._logits_now()

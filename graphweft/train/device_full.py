@@ -38,13 +38,15 @@ class _Recorded(NamedTuple):
     Attributes:
         made_for: What it depends on beside the numbers in its inputs.
         run: Launches it, with the key of its draws.
-        updates: Whether it steps the optimiser as well.
+        update: The update that is part of it.
+        draws: Whether it draws random numbers.
         alive: What it reads.
     """
 
     made_for: tuple[object, ...]
     run: Callable[[int], Any]
-    updates: bool
+    update: Update | None
+    draws: bool
     alive: Any
 
 
@@ -120,7 +122,9 @@ class DeviceFullBatch(FullBatch):
         return (*self._state(), *(Reference(t) for t in self._used if t is not None))
 
     def _depends(self, update: Update | None) -> tuple[object, ...]:
-        """What a recorded step depends on, likewise; ``update``: what is part of it."""
+        """What a recorded step depends on, likewise; ``update``: what is part of it, whose rates are written."""
+        if update is not None:
+            update.write_rates()
         return (*self._lies(), *(() if update is None else update.places()))
 
     @property
@@ -136,14 +140,12 @@ class DeviceFullBatch(FullBatch):
             return super().step()
         if not self.model.training:
             self.model.train()  # now, as a model draws nothing while it is evaluated
-        update = self._update
-        if update is not None:
-            update.write_rates()
-        known, wanted = self._step_graphs, self._depends(update)
-        if known is not None and known.made_for == wanted:
+        known = self._step_graphs
+        if known is not None and known.made_for == self._depends(known.update):
             self._count(True)
             return self._launched(known)
-        self._step_graphs = None
+        self._step_graphs, update = None, self._update
+        wanted = self._depends(update)
         if wanted not in self._seen:  # the first one makes the state of the optimiser, and compiles
             loss = super().step()
             self._seen = [self._depends(self._update), *self._seen[:3]]
@@ -154,7 +156,7 @@ class DeviceFullBatch(FullBatch):
         self._count(found is not None)
         if found is None:
             return super().step()
-        _ = call_key() if self.model.draws() else 0  # a step takes one
+        _ = call_key() if self._draws else 0  # a step takes one
         return found
 
     def _count(self, replayed: bool) -> None:
@@ -163,9 +165,9 @@ class DeviceFullBatch(FullBatch):
 
     def _launched(self, known: _Recorded) -> Tensor:
         """A step by its graphs."""
-        loss, gradients = known.run(call_key() if self.model.draws() else 0)
+        loss, gradients = known.run(call_key() if known.draws else 0)
         self._place(gradients)
-        if not known.updates:
+        if known.update is None:
             self.optimizer.step()
         return loss  # type: ignore[no-any-return]
 
@@ -190,7 +192,7 @@ class DeviceFullBatch(FullBatch):
         """Records a step and launches it; None, with nothing changed, where it cannot be, or is not the step."""
         buffers = list(self.model.buffers())
         held = buffers if update is None else [*self.model.parameters(), *buffers, *update.held()]
-        key = call_key() if self.model.draws() else 0
+        key = call_key() if self._draws else 0
 
         def eager() -> Found:
             loss, gradient, pullback = self._linearized(self._arguments(key))
@@ -235,7 +237,7 @@ class DeviceFullBatch(FullBatch):
         forward, made = self._recorder.record(lambda: self._linearized(arguments))
         loss, gradient, pullback = made
         backward, gradients = self._recorder.record(partial(backward_and_update, pullback, gradient))
-        draws = self.model.draws()
+        draws = self._draws
 
         def run(number: int) -> Found:
             if draws:
@@ -245,7 +247,12 @@ class DeviceFullBatch(FullBatch):
             return loss, gradients
 
         alive = (made, arguments, self._used, self._function.hoist(arguments))
-        return _Recorded(wanted, run, update is not None, alive)
+        return _Recorded(wanted, run, update, draws, alive)
+
+    @property
+    def _draws(self) -> bool:
+        """Whether a step, as the modules stand, draws random numbers."""
+        return isinstance(self.model, CompiledModule) and self.model.draws()
 
     @property
     def _function(self) -> CompiledFunction:
@@ -299,7 +306,7 @@ class DeviceFullBatch(FullBatch):
         found = run(0)
         if not torch.allclose(found, as_comes, rtol=1e-4, atol=1e-5, equal_nan=True):
             return None
-        self._evaluation = _Recorded(wanted, run, False, (arguments, hoisted))
+        self._evaluation = _Recorded(wanted, run, None, False, (arguments, hoisted))
         return found
 
     def logits(self) -> Tensor:
@@ -318,7 +325,7 @@ class DeviceFullBatch(FullBatch):
         found: dict[str, Any] = {"launches": 0 if known is None else 2, "replayed": self._replayed}
         found |= {"fallbacks": self._fallbacks, "evaluation": 0 if self._evaluation is None else 1}
         if known is not None:
-            found["updates"] = known.updates
+            found["updates"] = known.update is not None
         refused = {"refused": self.refused, "evaluation_refused": self._not_evaluated}
         return {**found, **{name: why for name, why in refused.items() if why}}
 

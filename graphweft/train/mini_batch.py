@@ -483,7 +483,7 @@ class MiniBatch(Steps):
             found = self.replays(batch, labels, seed, tensors, eager)
             if found is not None:
                 add_gradients(tensors, found[1])
-                return found[0]
+                return found[0]  # type: ignore[no-any-return]
         batch = self._arrived(batch)
         with span("forward", "forward"):
             outputs, pullback = batch.plan.linearize(batch, tensors, seed)

@@ -154,6 +154,7 @@ class Replays:
             places = given.update.places()
         lie = (*((t.data_ptr(), t.requires_grad) for t in tensors.values()), *places)
         made_for = (_config.current(), batch.plan.address, *lie)
+        found: Found | None
         if self._step is not None and made_for == self._made_for:
             found = self._step(batch, labels, key)
         else:
@@ -215,9 +216,8 @@ class Replays:
             self.refused = f"{given.device} has no memory for a recorded step, which keeps its own"
         except RuntimeError as failure:  # of the device; batches run as they come
             said = " ".join(str(failure).split("\n", 1)[0].split())
-            warnings.warn(
-                f"cuda_graphs: a step was not recorded ({said}); batches run as they come", FallbackWarning, stacklevel=2
-            )
+            self.refused = f"a step of {given.model} was not recorded: {said}"
+            warnings.warn(f"cuda_graphs: {self.refused}; batches run as they come", FallbackWarning, stacklevel=2)
         return None
 
     @property

@@ -13,7 +13,7 @@ import copy
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -177,7 +177,7 @@ class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
         make, first = self.loader.begin_elsewhere()
         self._begin(self.loader.epoch, make)
         try:
-            executor = Executor(self._operators, self.plan, self._place.place.name, on_trained=self._trained)
+            executor = Executor(self._operators, self.plan, self._place.place.name, on_trained=self._launched)
             self.line = executor.run(len(self.loader), first)
         except BaseException:
             self.loader.load_state_dict(self.loader.state_dict())  # the next epoch goes on here
@@ -227,7 +227,7 @@ class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
         """What reads a loss, and its weight, until the next batch is launched."""
         self._unread = result
 
-    def _trained(self, batch: int, result: tuple[Loss, int]) -> None:
+    def _launched(self, batch: int, result: tuple[Loss, int]) -> None:
         """A batch was trained: what reads its loss, and its weight among others."""
         done, total = batch + 1, len(self.loader)
         self.loader.trained_to(done)
@@ -268,7 +268,8 @@ class OwnWork:
     """The steps of a run as the work of the device where its model lies."""
 
     def __init__(self, steps: SharedMiniBatch) -> None:
-        self._steps, self.known, self._epoch = steps, {}, 0
+        self.known: Mapping[str, Any] = {}  # batches are not packed
+        self._steps, self._epoch = steps, 0
         self._make: Callable[[int], Any] | None = None
 
     def begin(self, epoch: int, make: Callable[[int], Any]) -> None:

@@ -1,4 +1,4 @@
-"""Batches that are shared out between the CPU and the device of the model: the numbers of the device alone."""
+"""Loaders and trainers that draw where they are told to, and batches shared out between the CPU and the device."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from graphweft.schedule.device_place import DevicePlace
 from graphweft.schedule.places import Schedule
 from graphweft.schedule.run import Executor
 from graphweft.schedule.split import Plan
+from graphweft.train import shared_batches
 from graphweft.train.device_batches import DeviceMiniBatch
 from graphweft.train.shared_batches import SharedMiniBatch
 
@@ -140,7 +141,9 @@ def shared_batches_are_replayed_as_graphs() -> None:
 
 def a_share_is_measured_and_explained() -> None:
     """Measuring leaves no trace in the numbers; where it fails, and of few batches, the device prepares all."""
-    with gw.config(target="cuda", certify=False), one_at_a_time():
+    with gw.config(target="cuda", certify=False), one_at_a_time(), pytest.MonkeyPatch.context() as fewer:
+        for name, count in (("_MEASURED", 2), ("_WARM", 1), ("_TRIED", 3)):
+            fewer.setattr(shared_batches, name, count)
         alone = trainer("auto", batch_size=2)
         alone.fit(1)
         found = trainer(Schedule(DevicePlace(), "auto"), batch_size=2)
@@ -149,8 +152,8 @@ def a_share_is_measured_and_explained() -> None:
         steps = shared(found)
         assert steps.profile is not None and min(steps.profile.cpu_batch, steps.profile.send) > 0
         assert "device alone" in found.scheduled and found.scheduled.startswith("cuda: ")
-        tried = steps.rehearsed
-        assert not tried or steps.plan in tried  # of a device that is faster in the simulation nothing is tried
+        tried = steps.rehearsed  # nothing, where the device alone is the fastest of the simulation
+        assert steps.plan in tried if tried else steps.plan is not None and steps.plan.mode == "device"
         few = trainer(Schedule(DevicePlace(), "auto"), batch_size=10)
         few.fit(1)
         assert few.scheduled == "cuda: all batches by the device: an epoch of 2 batches is not worth measuring"
@@ -172,11 +175,45 @@ def a_share_is_measured_and_explained() -> None:
         trainer(Schedule(DevicePlace(), "auto"))
 
 
+def a_loader_draws_where_it_is_told_to() -> None:
+    """Batches of all epochs; hot rows of features lie there, as many as fit."""
+    ds = data()
+    given: dict[str, object] = {"fanouts": (3, 2), "batch_size": 8, "shuffle": True, "seed": 4, "prefetch": 0}
+    wanted = gw.Loader(ds, **given)
+    structure = ds.graph.csc.nbytes + 4 * 40
+    with gw.config(target="cuda"):
+        found = gw.Loader(ds, **given, device="cpu", device_memory=structure + 15 * 24 + 4 * 40, far_rows="read")
+        for _ in range(2):
+            for mine, other in zip(found, wanted, strict=True):
+                for name in ("n_id", "edge_index", "e_id", "x", "y", "input_id"):
+                    assert torch.equal(getattr(mine, name), getattr(other, name)), name
+        rows = found.device_rows
+        assert rows is not None and rows.nbytes == 15 * 24 + 4 * 40 and 0.4 < rows.hit_ratio < 0.9, rows.hit_ratio
+        state = found.state_dict()
+    wanted.load_state_dict(state)  # the same batches: either continues the other
+
+
+def a_trainer_draws_where_the_model_is() -> None:
+    """The losses of the CPU's batches and kernels."""
+    losses = []
+    for target in ("cuda", "cpu"):
+        torch.manual_seed(0)
+        net = gw.nn.SAGE(6, 4, 3, num_layers=2)
+        with gw.config(target=target, certify=False):
+            trainer = gw.Trainer(net, data(), lr=0.05, mode="mini", fanouts=(3, 2), batch_size=10, progress=False)
+            losses.append([record.loss for record in trainer.fit(epochs=2)])
+        name = "DeviceMiniBatch" if target == "cuda" else "MiniBatch"
+        assert type(trainer._batch).__name__ == name
+    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-5, atol=1e-6)
+
+
 def _no_memory(*arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
     raise RuntimeError("no pinned memory")
 
 
 TRIALS = (
+    a_loader_draws_where_it_is_told_to,
+    a_trainer_draws_where_the_model_is,
     either_side_prepares_the_same_batches,
     shared_batches_are_replayed_as_graphs,
     a_share_is_measured_and_explained,

@@ -109,7 +109,7 @@ def test_a_trainer_on_a_device_asks_for_triton_first(monkeypatch: pytest.MonkeyP
 
 def test_triton_without_a_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     class There(torch.Tensor):
-        device = CUDA  # type: ignore[assignment]
+        device = CUDA
 
     class Kernel:
         def __getitem__(self, grid: Any) -> Any:
@@ -167,7 +167,7 @@ def test_an_evaluation_that_does_not_fit_goes_by_tiles(monkeypatch: pytest.Monke
         trainer = gw.Trainer(gw.nn.SAGE(5, 4, 3), data(), mode="mini")
     batch = trainer._batch
     batch.__class__ = device_batches.DeviceMiniBatch
-    batch.device = torch.device("cpu")  # type: ignore[attr-defined]
+    batch.device = torch.device("cpu")
     tiles: list[int] = []
     infer, forward = device_batches.infer, gw.nn.SAGE.forward
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from zoo import random_edges
 
 import graphweft as gw
 from graphweft._errors import ConfigError
+from graphweft.runtime.cuda import graphs
 from graphweft.runtime.targets import REFERENCE
 
 EVERY = torch.arange(20)
@@ -87,6 +90,16 @@ def test_an_update_that_is_not_recorded_follows_the_graphs() -> None:
     plain.fit(4)
     found.fit(4)
     assert result(plain) == result(found) and found.replays["updates"] is False and found.replays["replayed"] == 3
+
+
+def test_state_that_lies_elsewhere_is_moved_by_a_step_that_is_not_recorded() -> None:
+    """As counts of steps do after a checkpoint was read."""
+    found = trainer("auto")
+    found.fit(2)
+    state = found.optimizer.state[next(found.model.parameters())]
+    assert found._update.is_recordable()
+    state["step"] = state["step"].to("meta")
+    assert not found._update.is_recordable()
 
 
 def test_what_changes_between_fits_is_recorded_again() -> None:
@@ -187,3 +200,54 @@ def test_numbers_of_a_replay_are_the_callers(monkeypatch: pytest.MonkeyPatch) ->
     found.fit(2)
     found._batch.logits()
     assert torch.equal(given, before)
+
+
+@pytest.mark.parametrize("fails", ["body", "end", "wait", ""])
+def test_a_recorder_leaves_streams_and_settings_as_they_were(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the calls of torch that it makes, where a body, a wait for the device or the end of a recording fails."""
+    done: list[Any] = []
+
+    class Stream:
+        def __init__(self, name: Any = "aside") -> None:
+            self.name = name
+
+        def wait_stream(self, other: Stream) -> None:
+            done.append((self.name, "waits", other.name))
+
+    @contextmanager
+    def recording(graph: Any, **given: Any) -> Iterator[None]:
+        assert given["capture_error_mode"] == "thread_local"
+        yield
+        if fails == "end":
+            raise RuntimeError("capture failed")
+
+    here = Stream("here")
+    replaced = {
+        "graph_pool_handle": lambda: (0, 1),
+        "Stream": lambda device: Stream(),
+        "current_stream": lambda device: here,
+        "stream": lambda stream: nullcontext(),
+        "device": lambda device: nullcontext(),
+        "CUDAGraph": lambda: SimpleNamespace(replay="replay"),
+        "graph": recording,
+        "set_stream": lambda stream: done.append(("back on", stream.name)),
+        "get_sync_debug_mode": lambda: 0,
+        "set_sync_debug_mode": done.append,
+    }
+    for name, value in replaced.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    recorder = graphs.Recorder(torch.device("cuda:0"))
+
+    def body() -> int:
+        if fails == "body" or (fails == "wait" and done and done[-1] == "error"):
+            raise RuntimeError("no")
+        return 7
+
+    wanted = [("aside", "waits", "here"), *([] if fails == "body" else ["error", 0]), ("here", "waits", "aside")]
+    with pytest.raises(RuntimeError, match="no") if fails in ("body", "wait") else nullcontext():
+        recorder.warm(body, alone=True)
+    assert done == wanted
+    done.clear()
+    with pytest.raises(RuntimeError) if fails in ("body", "end") else nullcontext():
+        assert recorder.record(body) == ("replay", 7)
+    assert done == ([("back on", "here")] if fails in ("body", "end") else [])

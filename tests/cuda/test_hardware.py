@@ -20,7 +20,10 @@ from graphweft.nn.hgt import HGT
 from graphweft.nn.rgcn import RGCN
 
 DEVICE = torch.device("cuda")
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),  # of threads of torch
+]
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +119,9 @@ def test_dropout_draws_what_it_draws_on_the_cpu(mode: str) -> None:
 def test_a_run_is_continued_on_the_other_side(optimizer: str, tmp_path: Path) -> None:
     whole = gw.Trainer(make("gcn"), labelled(), lr=0.01, optimizer=optimizer, progress=False)
     wanted = [record.loss for record in whole.fit(epochs=6)]
-    first = gw.Trainer(make("gcn"), labelled(), lr=0.01, optimizer=optimizer, device="cuda", progress=False, out=tmp_path)
+    first = gw.Trainer(
+        make("gcn"), labelled(), lr=0.01, optimizer=optimizer, device="cuda", progress=False, out=tmp_path
+    )
     found = [record.loss for record in first.fit(epochs=3)]
     second = gw.Trainer(make("gcn"), labelled(), lr=0.01, optimizer=optimizer, progress=False, out=tmp_path)
     assert second.resume() and second.epoch == 3

@@ -12,7 +12,10 @@ from graphweft.schedule.device_place import DevicePlace
 from graphweft.schedule.places import Schedule
 from graphweft.schedule.split import Plan
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),  # of threads of torch
+]
 
 
 def trained(share: Any, graphs: str) -> gw.Trainer:

@@ -458,40 +458,6 @@ def small_data() -> gw.Dataset:
     return gw.Dataset("small", graph, drawn(40, 6), every % 3, every[:20], every[20:30], every[30:], 3)
 
 
-@interpreted
-def a_loader_draws_where_it_is_told_to() -> None:
-    """Batches of all epochs; hot rows of features lie there, as many as fit."""
-    ds = small_data()
-    given: dict[str, object] = {"fanouts": (3, 2), "batch_size": 8, "shuffle": True, "seed": 4, "prefetch": 0}
-    wanted = gw.Loader(ds, **given)
-    structure = ds.graph.csc.nbytes + 4 * 40
-    with gw.config(target="cuda"):
-        found = gw.Loader(ds, **given, device="cpu", device_memory=structure + 15 * 24 + 4 * 40, far_rows="read")
-        for _ in range(2):
-            for mine, other in zip(found, wanted, strict=True):
-                for name in ("n_id", "edge_index", "e_id", "x", "y", "input_id"):
-                    assert torch.equal(getattr(mine, name), getattr(other, name)), name
-        rows = found.device_rows
-        assert rows is not None and rows.nbytes == 15 * 24 + 4 * 40 and 0.4 < rows.hit_ratio < 0.9, rows.hit_ratio
-        state = found.state_dict()
-    wanted.load_state_dict(state)  # the same batches: either continues the other
-
-
-@interpreted
-def a_trainer_draws_where_the_model_is() -> None:
-    """The losses of the CPU's batches and kernels."""
-    losses = []
-    for target in ("cuda", "cpu"):
-        torch.manual_seed(0)
-        net = gw.nn.SAGE(6, 4, 3, num_layers=2)
-        with gw.config(target=target, certify=False):
-            trainer = gw.Trainer(net, small_data(), lr=0.05, mode="mini", fanouts=(3, 2), batch_size=10, progress=False)
-            losses.append([record.loss for record in trainer.fit(epochs=2)])
-        name = "DeviceMiniBatch" if target == "cuda" else "MiniBatch"
-        assert type(trainer._batch).__name__ == name
-    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-5, atol=1e-6)
-
-
 for run in (*recorded.TRIALS, *shared.TRIALS):
     interpreted(run)
 

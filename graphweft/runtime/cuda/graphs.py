@@ -7,6 +7,7 @@ Registered in ``captures.py``. :class:`Recorder` is all that is asked of a devic
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,21 +40,26 @@ class Recorder:
         aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         current = torch.cuda.current_stream(self._device)
         aside.wait_stream(current)
-        with torch.cuda.stream(aside):
-            for at in range(_WARM):
-                with _refusing_to_wait() if alone and at + 1 == _WARM else contextlib.nullcontext():
-                    body()
-        current.wait_stream(aside)
+        try:
+            with torch.cuda.stream(aside):
+                for at in range(_WARM):
+                    with _refusing_to_wait() if alone and at + 1 == _WARM else contextlib.nullcontext():
+                        body()
+        finally:  # what follows may write what was read there
+            current.wait_stream(aside)
 
     def record(self, body: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         """What launches again what ``body`` launched, and the result of ``body``, whose memory that writes."""
-        graph = torch.cuda.CUDAGraph()
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         # Loaders draw batches on threads and streams of their own meanwhile, which is no part of it.
-        with (
-            torch.cuda.device(self._device),
-            torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
-        ):
-            made = body()
+        record = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
+        with torch.cuda.device(self._device):
+            try:
+                with record:
+                    made = body()
+            except RuntimeError:
+                torch.cuda.set_stream(current)  # where ending a recording fails, torch stays on its stream
+                raise
         return graph.replay, made
 
 
@@ -61,11 +67,17 @@ class Recorder:
 def _refusing_to_wait() -> Iterator[None]:
     """What waits for a number of the device is an error in the block."""
     former = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    _set_sync_debug_mode("error")
     try:
         yield
     finally:
-        torch.cuda.set_sync_debug_mode(former)
+        _set_sync_debug_mode(former)
+
+
+def _set_sync_debug_mode(mode: int | str) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode")  # torch calls it a prototype
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def recorder_on(device: torch.device) -> Recorder | None:

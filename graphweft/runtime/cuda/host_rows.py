@@ -42,7 +42,11 @@ def readable(tensor: Tensor, device: torch.device) -> Pinned | Tensor:
 
     Raises: ConfigError where the driver does not pin it.
     """
-    if device.type != "cuda" or not tensor.nbytes or (tensor.is_pinned() and (tensor.data_ptr(), tensor.nbytes) not in _pins):
+    if (
+        device.type != "cuda"
+        or not tensor.nbytes
+        or (tensor.is_pinned() and (tensor.data_ptr(), tensor.nbytes) not in _pins)
+    ):
         return tensor
     key = tensor.data_ptr(), tensor.nbytes
     found = _pins.get(key)

@@ -7,6 +7,7 @@ drew and how many nodes are new, and for nothing else. Found by ``targets.py`` f
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple
 
 import torch
@@ -109,7 +110,7 @@ class DeviceSampler:
         there = Adjacency(csc.indptr.to(device), csc.indices, None, csc.num_cols) if self.is_far else csc.to(device)
         self._csc, self.nbytes = there, numbers + (there.indptr.nbytes if self.is_far else csc.nbytes)
         self._names = None if plan._names is None else plan._names.to(device)
-        self._idle: list[Tensor] = []
+        self._numbers = threading.local()  # of the batch that a thread, on a stream of its own, has under way
         self._aside = Aside(device)
         self._hops = hops_of(plan.fanouts)
         self._falls = list(plan.fanouts) == sorted(plan.fanouts, key=lambda k: -(_ALL if k < 0 else k))
@@ -131,7 +132,7 @@ class DeviceSampler:
             num_src = drawn.ends[hop + 2] if hop + 2 < len(drawn.ends) else drawn.nodes.numel()
             made.append(Block.of(self._edges(nodes, self._block(drawn, columns, hop, ends), num_src), num_src))
         every = self._edges(nodes, (drawn.starts, columns, drawn.places), drawn.nodes.numel())
-        return Sample(nodes.host, drawn.ends[1], tuple(reversed(made)), (every,))
+        return Sample(nodes, drawn.ends[1], tuple(reversed(made)), (every,))
 
     def _edges(self, nodes: FarIds, parts: tuple[Tensor, Tensor, Tensor], num_src: int) -> FarEdges:
         """Offsets, numbers of sources and places."""
@@ -154,7 +155,6 @@ class DeviceSampler:
             return drawn, columns
         finally:
             numbers[drawn.nodes] = -1
-            self._idle.append(numbers)
 
     def _checked(self, seeds: Ids) -> Tensor:
         ids = as_selection("sample", "seed", seeds, self.graph.num_nodes).contiguous()
@@ -169,10 +169,11 @@ class DeviceSampler:
 
     def _borrow(self) -> Tensor:
         """A number for every node, -1: none."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return torch.full((self.graph.num_nodes,), -1, dtype=torch.int32, device=self.device)
+        found: Tensor | None = getattr(self._numbers, "of_nodes", None)
+        if found is None:
+            found = torch.full((self.graph.num_nodes,), -1, dtype=torch.int32, device=self.device)
+            self._numbers.of_nodes = found
+        return found
 
     def _draw_hop(self, drawn: Drawn, hop: int, key: int) -> None:
         """The rows that no earlier hop has reached draw."""
