@@ -163,6 +163,8 @@ def obstacle_to(steps: Steps, ds: Dataset, task: str, mode: str, memory: Any, ra
     """Why the nodes of a run cannot be renumbered, as messages name it; empty where they can."""
     if not isinstance(steps, FullBatch):
         return f"task={task!r}" if task != "nodes" else f"mode={mode!r}"
+    if not is_plain(steps.model):
+        return f"{type(steps.model).__name__}, which is not compiled as a whole"
     own = [*steps.model.parameters(), *steps.model.buffers()]
     reasons = {
         "ranks": ranks.is_shared,
@@ -172,7 +174,6 @@ def obstacle_to(steps: Steps, ds: Dataset, task: str, mode: str, memory: Any, ra
         "a graph of several types": ds.graph.is_typed,
         "a graph of two sets of nodes": not ds.graph.is_square,
         "features that are trained": steps.x.requires_grad,
-        f"{type(steps.model).__name__}, which is not compiled as a whole": not is_plain(steps.model),
         "a parameter with a row for every node": any(t.dim() and t.shape[0] == ds.num_nodes for t in own),
     }
     return next((name for name, is_so in reasons.items() if is_so), "")
