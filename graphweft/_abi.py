@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "0127efcc7a0c87d9"
+HASH = "b53662cb032122ea"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -373,6 +373,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_csr_row_degrees": (_Adjacency, _I32, _P),
     "gw_csr_to_coo": (_Adjacency, _P, _P),
     "gw_csr_take_rows": (_Adjacency, _I64, _P, _P, _I32, _P, _P, _P),
+    "gw_csr_renumber": (_Adjacency, _I64, _P, _P, _P, _P, _P),
+    "gw_csr_thin": (_Adjacency, _I64, _P, _P),
     "gw_csr_clear_loops": (_Adjacency, _P),
     "gw_csr_filter": (_Adjacency, _P, _P, _P, _P),
     "gw_csr_unite": (_Adjacency, _Adjacency, _P, _P),

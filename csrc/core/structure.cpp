@@ -79,6 +79,21 @@ GW_API int gw_csr_take_rows(const gw_adjacency* a, int64_t n, const int64_t* row
   });
 }
 
+// Rows `rows` [n] of `a` with columns place[column], as wide as indices; edge_ids null: not wanted.
+GW_API int gw_csr_renumber(const gw_adjacency* a, int64_t n, const int64_t* rows, const void* place,
+                           const int64_t* indptr, void* indices, void* edge_ids) {
+  return with_view(a, [&](const auto& view) {
+    auto* out = as(indices, view);
+    gw::renumber_rows(view, rows, n, static_cast<decltype(out)>(const_cast<void*>(place)), indptr, out,
+                      as(edge_ids, view));
+  });
+}
+
+// At most `most` entries of every row; indptr has their offsets.
+GW_API int gw_csr_thin(const gw_adjacency* a, int64_t most, const int64_t* indptr, void* indices) {
+  return with_view(a, [&](const auto& view) { gw::thin_rows(view, most, indptr, as(indices, view)); });
+}
+
 // member[id] = 0 for every self-loop.
 GW_API int gw_csr_clear_loops(const gw_adjacency* a, uint8_t* member) {
   return with_view(a, [&](const auto& view) { gw::clear_loops(view, member); });

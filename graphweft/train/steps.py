@@ -49,6 +49,7 @@ from graphweft.train.mini_needs import fit_into
 from graphweft.train.needs import RunBudget, base_needs, most_bytes
 from graphweft.train.option_table import check_drawn, check_given
 from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, check_fanouts
+from graphweft.train.order_choice import order_told
 from graphweft.train.plan import Plan, Way, choose
 from graphweft.train.promise import Promise
 from graphweft.train.ranked_full import RankedFullBatch
@@ -107,6 +108,8 @@ class Given(NamedTuple):
         task: The task of the trainer.
         mode: "full", "mini" or "macro".
         ranks: The processes that train together.
+        order: Which order of the nodes was asked for.
+        epochs: How many are to come; None: not known.
     """
 
     model: nn.Module
@@ -117,6 +120,8 @@ class Given(NamedTuple):
     task: str
     mode: str
     ranks: Ranks
+    order: str = "auto"
+    epochs: int | None = None
 
 
 def make_steps(
@@ -243,7 +248,7 @@ def planned(
     batch = made.pop(plan.mode)
     made.clear()
     POOL.trim()
-    return replace(plan, schedule=where(batch)), batch
+    return replace(plan, schedule=where(batch), order=order_told(given, batch, budget)), batch
 
 
 def _priced(
