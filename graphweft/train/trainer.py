@@ -213,14 +213,13 @@ class Trainer(TrainerFacts):
     ) -> None:
         refuse(others, _OPTIONS)
         task, mode, ds, batch_size = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
-        self.task, self.mode, self._asked = check_task(task, mode), check_mode(mode), mode
-        self.model, self.ds = model, as_read(check_parts(model, ds, self.task), model)
+        self.task, self.mode, self._asked, self.model = check_task(task, mode), check_mode(mode), mode, model
+        self.ds, config = as_read(check_parts(model, ds, self.task), model), with_inputs(config, ds, out or ranks)
         self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight, ds)
         told = (remember, device, precision, order, trace, edge_data, weight_decay, weight_decay_on, stop_on)
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, *told)
         draw = drawn_of(mode, self._at, schedule, cuda_graphs, fanouts, batch_size, macro, accumulate, sampler, prepare)
         loop = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema, metrics, best)
-        config = with_inputs(config, ds, out or ranks)
         self._assemble(Chosen(*loop, callbacks, loggers), optimizer, draw, keep_features, restore_best, config)
 
     def _take_options(
