@@ -42,7 +42,7 @@ class BlockRows(NamedTuple):
 
 
 def pick_rows(file: BlockFile, table: BlockRows, rows: NDArray[np.int64], out: Tensor, at: Tensor, piece: int) -> None:
-    """``out[at] = table[rows]`` for ascending rows; at most ``piece`` bytes are read at a time.
+    """``out[at] = table[rows]`` for ascending rows, some perhaps several times; ``piece``: bytes read at a time.
 
     Example:
         >>> import tempfile
@@ -82,7 +82,9 @@ def pick_rows(file: BlockFile, table: BlockRows, rows: NDArray[np.int64], out: T
 
 def _copy(held: Tensor, rows: NDArray[np.int64], out: Tensor, at: Tensor) -> None:
     """``out[at] = held[rows]``; where both are whole stretches nothing else is made."""
-    if len(rows) == int(rows[-1]) - int(rows[0]) + 1 and bool((at[1:] - at[:-1] == 1).all()):
+    # as many as lie there, and yet not all of them where some are wanted twice
+    is_whole = len(rows) == int(rows[-1]) - int(rows[0]) + 1 and bool((np.diff(rows) == 1).all())
+    if is_whole and bool((at[1:] - at[:-1] == 1).all()):
         out[int(at[0]) : int(at[-1]) + 1] = held[int(rows[0]) : int(rows[-1]) + 1]
         return
     out.index_copy_(0, at, torch.index_select(held, 0, torch.from_numpy(rows)).to(out.dtype))

@@ -376,10 +376,12 @@ def _evaluation(steps: Any, wanted: int, most: int, measured: int = 0) -> int:
     store.piece = max(_LEAST_PIECE, inference.tiles.tile // _PIECE_SHARE)
     taken, told = _tried(steps)
     # a tile as large as has room by what that one took, or as the whole graph
+    each = _BESIDE * max(taken, 1) / max(told, 1)
     whole = max(cost.of(store.num_nodes, store.num_nodes, store.num_edges) for cost in costs)
-    tile = max(min(room * told // max(taken, 1), whole), least)
-    inference.tiles = Tiles(tile, kept)
-    return int(max(held + kept + part + max(taken, tile * taken // max(told, 1)), held + scoring))
+    tile = max(min(int(room / each), whole), least)
+    granted = int(tile * each)
+    inference.tiles = Tiles(tile, kept, granted)
+    return int(max(held + kept + part + max(taken, granted), held + scoring))
 
 
 def _evaluated(steps: Any) -> NDArray[np.int64]:
@@ -413,7 +415,7 @@ def _tried(steps: Any) -> tuple[int, int]:
         taken, told = grown_while(run)
         POOL.trim()
     # numbers of nodes are counted with the outputs
-    return int(_BESIDE * max(taken - _REAL * steps.ds.store.num_nodes, 0)), told
+    return max(taken - _REAL * steps.ds.store.num_nodes, 0), told
 
 
 def _outputs(steps: Any) -> tuple[int, int]:
