@@ -74,14 +74,16 @@ class ColumnSlices:
             file.read_into(self._begins[number], found)
         return found
 
-    def rows(self, first: int, end: int) -> Tensor:
-        """Rows ``first`` to ``end``, (end - first, width)."""
-        found = torch.empty(end - first, self.width)
+    def rows(self, first: int, end: int, out: Tensor | None = None) -> Tensor:
+        """Rows ``first`` to ``end``, (end - first, width), in ``out`` where that is given."""
+        found = torch.empty(end - first, self.width) if out is None else out
+        most = max((last - begin for begin, last in itertools.pairwise(self.cuts)), default=0)
+        buffer = aligned_empty((_REAL * (end - first) * most + 2 * SECTOR,), torch.uint8)
         with self._file.opened() as file:
             for number, (begin, last) in enumerate(itertools.pairwise(self.cuts)):
-                held = aligned_empty((end - first, last - begin), torch.float32)
-                file.read_into(self._begins[number] + _REAL * first * (last - begin), held)
-                found[:, begin:last] = held
+                place, row = self._begins[number], _REAL * (last - begin)
+                held = file.read_span(place + row * first, place + row * end, buffer)
+                found[:, begin:last] = held.view(torch.float32).view(end - first, last - begin)
         return found
 
 

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from graphweft._memory import empty, trim_heap
+from graphweft._memory import POOL, empty, trim_heap
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import Block, with_degrees
 from graphweft.graph.graph import Graph
@@ -29,6 +29,7 @@ from graphweft.loader.parts import PartSource
 from graphweft.nn.edges import EdgeInputs, weighted_degrees
 from graphweft.nn.stack import Stack
 from graphweft.sample.neighbor import NeighborSampler
+from graphweft.storage.block_io import aligned_empty
 from graphweft.storage.flat_rows import flat_rows_of
 from graphweft.storage.store import Store
 from graphweft.train.hub_rows import is_reducible, joined, joined_block
@@ -169,11 +170,11 @@ class PartInference:
                 assert plan is not None  # which has a limit
                 try:
                     degrees = self._all_degrees()
+                    POOL.trim()
                     sums = reduced(model.layers[index], table, nodes, self.source, degrees, plan, self._scratch)
                 except NoRoomError:
                     spill = spill_of(cut.tiles())
                 else:
-                    del cut
                     yield from self._by_slices(model, index, nodes, table, sums)
                     return
         for number, tile in enumerate(cut.tiles()):
@@ -193,14 +194,15 @@ class PartInference:
         """Rows of a layer whose neighbours have been put together."""
         cost = self.cost(model, index, table.width)
         step = max(max(self.tiles.granted, self.tiles.bytes_of(cost)) // cost.of(_JOINED, 1, 1), 1)
+        rows = aligned_empty((2 * min(step, nodes.count), table.width), torch.float32)
         for first in range(0, nodes.count, step):
             ids = nodes.at(first, min(first + step, nodes.count))
-            has_any, others = sums.stretch(first, first + len(ids))
-            rows = empty((len(ids) + len(others), table.width), torch.float32)
-            table.fill(ids, rows, torch.arange(len(ids)))
-            rows[len(ids) :] = others
+            own = len(ids)
+            table.fill(ids, rows, torch.arange(own))
+            has_any, others = sums.stretch(first, first + own, rows[own:])
             block = joined_block(has_any, self._all_degrees()[torch.from_numpy(ids)])
-            yield model.run_layer(index, block, rows)
+            yield model.run_layer(index, block, rows[: own + others])
+        POOL.trim()  # its memory would lie beside the slices of the next layer
 
     def _table(self, under: tuple[HiddenRows, NodeSet] | None) -> RowTable:
         """Rows that a layer reads."""

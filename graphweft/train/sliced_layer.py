@@ -84,11 +84,13 @@ class Reduced:
     def __init__(self, rows: ColumnSlices, has_any: NDArray[np.bool_]) -> None:
         self._rows, self._has_any = rows, has_any
 
-    def stretch(self, first: int, end: int) -> tuple[Tensor, Tensor]:
-        """Bool (n,): which of the nodes ``first`` to ``end`` have in-edges; the rows of these."""
+    def stretch(self, first: int, end: int, out: Tensor) -> tuple[Tensor, int]:
+        """Which of the nodes ``first`` to ``end`` have in-edges, bool (n,), and how many; their rows, into ``out``."""
         has_any = torch.from_numpy(self._has_any[first:end])
-        found = self._rows.rows(first, end)
-        return has_any, found if bool(has_any.all()) else found[has_any]
+        found, count = self._rows.rows(first, end, out[: end - first]), int(has_any.sum())
+        if count < end - first:
+            out[:count] = found[has_any]
+        return has_any, count
 
 
 def reduced(
