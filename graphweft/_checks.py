@@ -7,6 +7,7 @@ after a cheap test failed.
 from __future__ import annotations
 
 import operator
+import re
 import zlib
 from typing import Any
 
@@ -80,22 +81,37 @@ def check_device(who: str, device: Any) -> torch.device:
     try:
         found = torch.device(device)
         if found.type not in ("cpu", "meta"):
-            torch.empty(0, device=found)
+            torch.zeros(1, device=found)  # a launch: a GPU for which torch has no code has memory
         return found
-    except (RuntimeError, AssertionError, TypeError, NotImplementedError, ImportError):
-        there = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError, ImportError) as failure:
         named = str(device) if isinstance(device, torch.device) else device
-        why = _without_cuda() if str(named).startswith("cuda") and len(there) == 1 else ""
+        why = _without_cuda(str(failure)) if str(named).startswith("cuda") else ""
+        there = ["cpu"] if why else ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
         raise ConfigError(
             f"{who}: expected a device of this machine ({', '.join(there)}), got {named!r}{why}"
         ) from None
 
 
-def _without_cuda() -> str:
-    """Why torch sees no CUDA device."""
-    if torch.version.cuda is None:
+def _without_cuda(said: str) -> str:
+    """Why torch cannot use any CUDA device, by what it ``said``; "" where it can use another."""
+    built = torch.version.cuda
+    if built is None:
         return "; this torch is built without CUDA: pip install torch from the index of a CUDA version"
-    return f"; torch is built for CUDA {torch.version.cuda}, and nvidia-smi tells whether the driver is older, or none"
+    if "too old" in said or "driver version is insufficient" in said:
+        known = re.search(r"found version (\d+)", said)  # 1000 * major + 10 * minor
+        has = f", it has {int(known[1]) // 1000}.{int(known[1]) % 1000 // 10}" if known else ""
+        return f"; the driver is too old for CUDA {built}{has}: update it, or install torch for an older CUDA"
+    if "no NVIDIA driver" in said:
+        return "; there is no NVIDIA driver"
+    if "no kernel image" in said:
+        return "; this torch is built without code for that GPU: install one that lists its compute capability"
+    if "out of memory" in said:
+        return "; its memory is taken: nvidia-smi lists the processes that hold it"
+    if torch.cuda.device_count() == 0:
+        return (
+            f"; torch is built for CUDA {built} and sees no GPU: nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some"
+        )
+    return ""
 
 
 def checksum(tensor: torch.Tensor | None) -> int | None:

@@ -103,7 +103,7 @@ class DenseFeaturesWarning(UserWarning):
 
 
 class FallbackWarning(UserWarning):
-    """Something runs on the reference executor because it could not be compiled."""
+    """Something runs in a simpler way than was meant, as on the reference executor where it could not be compiled."""
 
 
 class RecompileWarning(UserWarning):

@@ -40,6 +40,7 @@ from graphweft.runtime.plan import Plan
 from graphweft.runtime.prediction import predicted
 from graphweft.runtime.sizes import measure_sizes
 from graphweft.storage.feature import SparseFeatures, is_dense
+from graphweft.train.device import device_of
 from graphweft.train.scheduled import where
 from graphweft.train.trainer import Trainer
 
@@ -104,11 +105,31 @@ def _further(who: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[T
     return (args[0] if args else kwargs.get("rows")), edges
 
 
+def _replayed(trainer: Trainer) -> str:
+    """What is launched again as it was recorded, how often it was, or why nothing is; "" on the CPU, unasked."""
+    known, counted = trainer.replays, trainer.history
+    if not known or (
+        trainer.mode != "full" and not trainer._batch.measured() and device_of(trainer.model).type == "cpu"
+    ):
+        return ""
+    if known.get("refused"):
+        return f"steps run call by call: {known['refused']}"
+    if not known["launches"]:
+        return "steps are recorded as graphs from the second on" if "evaluation" in known else ""
+    replayed, others = (sum(int(value or 0) for value in counted[name]) for name in ("replayed", "fallbacks"))
+    update = "with the update" if known.get("updates") else "without the update"
+    return (
+        f"steps are {known['launches']} launches of recorded graphs, {update}; "
+        f"{replayed} were replayed, {others} ran call by call"
+    )
+
+
 def _explain_trainer(trainer: Trainer, full: bool) -> str:
     """Of the steps that the trainer runs."""
     model, graph, x = trainer.model, trainer.ds.graph, trainer.x
     if trainer.mode == "full":
-        return explain(model, graph, x, full=full)
+        told, replayed = explain(model, graph, x, full=full), _replayed(trainer)
+        return f"{replayed}\n\n{told}" if replayed else told
     staged = trainer.staged_plan()
     if staged is None:
         told = explain(model, graph, x, full=full)
@@ -117,6 +138,8 @@ def _explain_trainer(trainer: Trainer, full: bool) -> str:
     plan, sizes = staged
     seeds = sizes.rows["B"]
     heading = f"{_heading(model, graph, x)}\nbatches of {seeds:,} nodes, {plan.choice}\n{where(trainer._batch)}"
+    if replayed := _replayed(trainer):
+        heading = f"{heading}\n{replayed}"
     once = "prepared for every batch, beside the predicted step"
     return "\n\n".join([heading, *_told(plan.plan, sizes, full, once)])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, overload
@@ -69,12 +70,64 @@ def _bare(name: str) -> Any:
 
 
 class _WithoutCompiler:
-    """Keeps torch's compiler out: its decorator on these methods imports 800 modules: seconds, and memory."""
+    """Keeps torch's compiler out: its decorator on these methods imports 800 modules: seconds, and memory.
+
+    On a device, learning rates lie in its memory, so that a step that was recorded follows a schedule.
+    """
 
     add_param_group = _bare("add_param_group")
     state_dict = _bare("state_dict")
     load_state_dict = _bare("load_state_dict")
     param_groups: list[dict[str, Any]]
+    state: defaultdict[torch.Tensor, Any]
+    _rates: tuple[tuple[torch.Tensor, float], ...] = ()  # by group: where the kernel reads it, and what is there
+
+    def write_rates(self) -> None:
+        """Writes learning rates that have changed to where kernels of a device read them."""
+        known, self._rates = self._rates, ()
+        for at, group in enumerate(self.param_groups):
+            place = group["params"][0].device if group["params"] else torch.device("cpu")
+            rate = 0.0 if isinstance(group["lr"], torch.Tensor) else float(group["lr"])  # a tensor is read itself
+            held = known[at] if at < len(known) and known[at][0].device == place else None
+            if held is None:
+                held = torch.full((), rate, dtype=torch.float32, device=place), rate
+            elif held[1] != rate:
+                held = held[0].fill_(rate), rate
+            self._rates = (*self._rates, held)
+
+    def _fused(self, group: dict[str, Any]) -> dict[str, Any]:
+        """``group`` for torch's fused kernel, with its rate in the memory of the device."""
+        if isinstance(group["lr"], torch.Tensor):
+            return {**group, "fused": True}
+        if "amsgrad" in group:
+            for param in group["params"]:  # counts of steps lie where the kernel reads them
+                if "step" in self.state.get(param, {}):
+                    self.state[param]["step"] = self.state[param]["step"].to(param.device)
+        return {**group, "fused": True, "lr": self._rates[group["number"]][0]}
+
+    def is_recordable(self) -> bool:
+        """Whether a step is launches alone, which read and write memory that is there: see ``train/update.py``."""
+        keeps = any(group.get("momentum", 1.0) != 0 for group in self.param_groups)
+        trained = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        return (
+            all(_is_fused(group) and not isinstance(group["lr"], torch.Tensor) for group in self.param_groups)
+            and bool(trained)
+            and (not keeps or all(self.state.get(p) for p in trained))
+            and all(t.device == p.device for p in trained for t in self._state_of(p))
+        )
+
+    def _state_of(self, param: torch.Tensor) -> list[torch.Tensor]:
+        """What is kept of a parameter; a step moves what a checkpoint left elsewhere."""
+        return [t for t in self.state.get(param, {}).values() if isinstance(t, torch.Tensor)]
+
+    def places(self) -> tuple[Any, ...]:
+        """What a recorded step depends on: settings but rates, and where its state lies."""
+        settings = [(k, v) for group in self.param_groups for k, v in group.items() if k not in ("params", "lr")]
+        return (*settings, *(t.data_ptr() for t in self.held()), *(rate.data_ptr() for rate, _ in self._rates))
+
+    def held(self) -> list[torch.Tensor]:
+        """The state that a step changes."""
+        return [t for param in self.state for t in self._state_of(param)]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's, without a note to its profiler, which takes longer than the rest for small models."""
@@ -128,7 +181,7 @@ class _Prepared:
     moments: list[tuple[torch.Tensor, dict[str, Any], _Moments]]
     table: ctypes.Array[AdamTensor]
     count: int
-    rest: list[tuple[dict[str, Any], list[torch.Tensor]]]
+    rest: list[tuple[int, list[torch.Tensor]]]  # numbers of groups, with the parameters that torch steps
     copied: list[torch.Tensor]
 
     def has_state(self, state: dict[torch.Tensor, Any]) -> bool:
@@ -242,8 +295,10 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
         loss = _evaluate(closure)
         knobs = [_knobs(group) for group in self.param_groups]
         known = self._call(knobs)
-        for group, rest in known.rest:
-            self._torch_step({**group, "params": rest})
+        if known.rest and any(map(_is_fused, self.param_groups)):
+            self.write_rates()
+        for number, rest in known.rest:
+            self._torch_step({**self.param_groups[number], "params": rest, "number": number})
         if known.count:
             _adam_step(known.table, known.count)
         if known.rest or known.copied:  # torch's part, and gradients that were made contiguous, are new every step
@@ -267,8 +322,8 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
         used: list[tuple[torch.Tensor, _Gradient, int]] = []
         moments: list[tuple[torch.Tensor, dict[str, Any], _Moments]] = []
         copied: list[torch.Tensor] = []  # live until the call is over
-        left: list[tuple[dict[str, Any], list[torch.Tensor]]] = []
-        for group, settings in zip(self.param_groups, knobs, strict=True):
+        left: list[tuple[int, list[torch.Tensor]]] = []
+        for number, (group, settings) in enumerate(zip(self.param_groups, knobs, strict=True)):
             rest: list[torch.Tensor] = []
             for param in group["params"]:
                 used.append((param, _Gradient(param.grad), param.data_ptr()))
@@ -285,16 +340,13 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
                 places = (param.data_ptr(), grad.data_ptr(), *(moment.data_ptr() for moment in state))
                 rows.append(AdamTensor(param.numel(), *places, *settings))
             if rest:
-                left.append((group, rest))
+                left.append((number, rest))
         return _Prepared(knobs, used, moments, (AdamTensor * len(rows))(*rows), len(rows), left, copied)
 
     def _torch_step(self, group: dict[str, Any]) -> None:
         """Torch's functional Adam over one group."""
         if _is_fused(group):
-            group = {**group, "fused": True}
-            for param in group["params"]:  # counts of steps lie where the kernel reads them
-                if "step" in self.state.get(param, {}):
-                    self.state[param]["step"] = self.state[param]["step"].to(param.device)
+            group = self._fused(group)
         params: list[torch.Tensor] = []
         grads: list[torch.Tensor] = []
         means: list[torch.Tensor] = []
@@ -392,7 +444,7 @@ class SGD(_WithoutCompiler, torch.optim.SGD):
         loss = _evaluate(closure)
         rows: list[SgdTensor] = []
         alive: list[torch.Tensor] = []  # gradients made contiguous live until the call is over
-        for group in self.param_groups:
+        for number, group in enumerate(self.param_groups):
             momentum = float(group["momentum"])
             knobs = (float(group["lr"]), momentum, float(group["dampening"]), float(group["weight_decay"]))
             flags = (bool(group["nesterov"]), bool(group["maximize"]))
@@ -409,7 +461,9 @@ class SGD(_WithoutCompiler, torch.optim.SGD):
                 addresses = (param.data_ptr(), grad.data_ptr(), None if buffer is None else buffer.data_ptr())
                 rows.append(SgdTensor(param.numel(), *addresses, *knobs, *flags, first))
             if rest:
-                self._torch_step({**group, "params": rest})
+                if _is_fused(group):
+                    self.write_rates()
+                self._torch_step({**group, "params": rest, "number": number})
         if rows:
             _sgd_step((SgdTensor * len(rows))(*rows), len(rows))
         return loss
@@ -425,7 +479,7 @@ class SGD(_WithoutCompiler, torch.optim.SGD):
 
     def _torch_step(self, group: dict[str, Any]) -> None:
         """Torch's functional SGD over one group."""
-        group = {**group, "fused": True} if _is_fused(group) else group
+        group = self._fused(group) if _is_fused(group) else group
         params: list[torch.Tensor] = []
         grads: list[torch.Tensor] = []
         buffers: list[torch.Tensor | None] = []

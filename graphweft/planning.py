@@ -24,7 +24,7 @@ from graphweft.dist.ranks import Ranks
 from graphweft.model_of_spec import make_model
 from graphweft.run import load_dataset, threads_of
 from graphweft.runtime.machine import Machine
-from graphweft.schedule.known_places import PLACES, as_schedule
+from graphweft.schedule.known_places import as_schedule, is_apart
 from graphweft.storage.store import Store, is_store
 from graphweft.train.chosen import Chosen, Loop
 from graphweft.train.device import on_device
@@ -114,9 +114,9 @@ def plan(
     if mode == "macro":
         text = "expected full, mini or auto for data in memory, got macro; graphweft prepare makes a store"
         raise ConfigError(f"mode: {text}")
-    if str(device) in PLACES:
+    if is_apart(device):
         on_device(built, device, mode)
-    shared = as_schedule(schedule, device) or "auto"
+    shared = as_schedule(schedule, device, "full") or "auto"  # prices are those of the CPU
     drawn = Drawn(check_fanouts(fanouts), batch_size or USUAL_BATCH, None, 1, "neighbor", "whole", shared)
     found = _in_memory(built, ds, memory, profile, drawn, PLANNED if mode == "auto" else (mode,), keep_features)
     if ranks > 1:

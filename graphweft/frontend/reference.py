@@ -54,12 +54,13 @@ def structure_of(graph: Graph) -> Structure:
     """The structure of ``graph``."""
     csc = graph.csc
     degrees = csc.degrees()
-    ids = torch.arange(csc.num_edges) if csc.edge_ids is None else csc.edge_ids.long()
+    there = csc.indptr.device
+    ids = torch.arange(csc.num_edges, device=there) if csc.edge_ids is None else csc.edge_ids.long()
     buckets = []
     for degree in torch.bincount(degrees).nonzero().flatten().tolist():
         if degree > 0:
             nodes = (degrees == degree).nonzero().squeeze(1)
-            buckets.append(Bucket(nodes, ids[csc.indptr[nodes][:, None] + torch.arange(degree)]))
+            buckets.append(Bucket(nodes, ids[csc.indptr[nodes][:, None] + torch.arange(degree, device=there)]))
     node_type, edge_type = (graph.node_type(), graph.edge_type()) if graph.is_square else (None, None)
     return Structure(*graph.edges(), node_type, edge_type, tuple(buckets))
 

@@ -7,6 +7,7 @@ samplers; run by models.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from graphweft._native import declare
 from graphweft.graph import edit
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.derived import derived, keep
+from graphweft.graph.far_adjacency import FarAdjacency
 from graphweft.graph.graph import Graph
 
 _edges = declare("gw_sample_edges")
@@ -69,11 +71,74 @@ class DrawnEdges:
         shifted = tuple(pointer - 4 * start for pointer in entries)
         _edges(self.graph.csc.native, *rows, *shifted, *(None if t is None else t.data_ptr() for t in (src, dst, ids)))
 
+    def adjacency(self, num_src: int) -> Adjacency:
+        """Rows and columns, from the first ``num_src`` nodes."""
+        return Adjacency(self.indptr, self.indices, None, num_src)
+
     def ids(self) -> torch.Tensor:
         """Ids of the block's edges in the whole graph, int64 (edges,)."""
         ids = empty((self.num_edges,), torch.int64)
         self.write(None, None, ids)
         return ids
+
+
+class FarIds:
+    """Ids of nodes that lie on a device, with a copy in host memory where somebody asks for it.
+
+    Attributes:
+        far: int64 (nodes,), on the device.
+    """
+
+    def __init__(self, far: torch.Tensor) -> None:
+        self.far = far
+
+    @cached_property
+    def host(self) -> torch.Tensor:
+        """In host memory."""
+        return self.far.cpu()
+
+
+class FarEdges(DrawnEdges):
+    """The same, drawn on a device; copies in host memory are made where they are asked for.
+
+    Attributes:
+        nodes: ``n_id``.
+    """
+
+    __slots__ = ("_far", "_places", "nodes")
+
+    def __init__(self, graph: Graph, nodes: FarIds, far: Adjacency, places: torch.Tensor) -> None:
+        self.graph, self.nodes, self._places, self.first = graph, nodes, places, 0
+        self._far = FarAdjacency(far)
+
+    @property
+    def n_id(self) -> torch.Tensor:  # type: ignore[override]
+        """Nodes of the batch, in host memory."""
+        return self.nodes.host
+
+    @property
+    def indptr(self) -> torch.Tensor:  # type: ignore[override]
+        """In host memory."""
+        return self._far.indptr
+
+    @property
+    def indices(self) -> torch.Tensor:  # type: ignore[override]
+        """In host memory."""
+        return self._far.indices
+
+    @property
+    def offsets(self) -> torch.Tensor:
+        """In host memory."""
+        return self._places.cpu()
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of the rows that count."""
+        return self._far.num_edges
+
+    def adjacency(self, num_src: int) -> Adjacency:
+        """Rows and columns, on the device as well."""
+        return self._far
 
 
 class Block(Graph):
@@ -108,7 +173,7 @@ class Block(Graph):
 
         ``stays``: it is used again and again, and has all in-edges of its destinations, as a rank's part.
         """
-        block = cls.from_adjacency(Adjacency(drawn.indptr, drawn.indices, None, num_src), bipartite=True)
+        block = cls.from_adjacency(drawn.adjacency(num_src), bipartite=True)
         assert isinstance(block, Block)
         block._drawn, block.edge_norm, block.is_whole = drawn, edge_norm, stays
         return block if stays else block.as_drawn()
@@ -171,8 +236,11 @@ class Block(Graph):
     def with_one_loop(self) -> Graph:
         """Exactly one edge from every destination to itself, its last; edges are numbered anew, without ``edata``."""
         csc = self.without_self_loops().csc
-        own = torch.arange(csc.num_rows, dtype=csc.indices.dtype)
-        return Graph.from_adjacency(_with_last(csc, own), bipartite=True)
+        if isinstance(csc, FarAdjacency):
+            looped = csc.with_last(torch.arange(csc.num_rows, device=csc.far.indptr.device))
+        else:
+            looped = _with_last(csc, torch.arange(csc.num_rows, dtype=csc.indices.dtype))
+        return Graph.from_adjacency(looped, bipartite=True)
 
     def __repr__(self) -> str:
         return f"Block(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges})"

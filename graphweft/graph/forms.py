@@ -59,6 +59,11 @@ class Forms:
             self.symmetric = square and self.known().is_symmetric()
         return self.symmetric
 
+    def made(self) -> list[Adjacency]:
+        """Those that are there."""
+        every = (*self.by, *self.loose)
+        return [form for at, form in enumerate(every) if form is not None and not any(form is f for f in every[:at])]
+
     def known(self) -> Adjacency:
         """Whichever form is there."""
         return self.full(0) if self.by[0] is not None else self.full(1)

@@ -7,7 +7,7 @@ copy. Made by ``Graph.to`` and by the runtime, which sends the graph after the t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +15,10 @@ from torch import Tensor
 
 from graphweft._checks import check_device
 from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.block import FarEdges
 from graphweft.graph.derived import while_used
 from graphweft.graph.edges_by_ends import PLACES
+from graphweft.graph.far_adjacency import FarAdjacency
 from graphweft.graph.fields import Fields
 from graphweft.graph.graph import Graph
 
@@ -61,6 +63,15 @@ class PlacedGraph(Graph):
         return self.place
 
     @property
+    def src_ids(self) -> torch.Tensor:
+        """Of a block: ids of the sources in the whole graph, int64 (num_src,)."""
+        drawn = getattr(self.host, "drawn", None)
+        if isinstance(drawn, FarEdges) and drawn.nodes.far.device == self.place:
+            return drawn.nodes.far[: self.num_src]
+        found: torch.Tensor = self.host.src_ids.to(self.place)  # type: ignore[attr-defined]
+        return found
+
+    @property
     def any_form(self) -> tuple[Adjacency, bool]:
         """As of the host's graph."""
         form, by_dst = self.host.any_form
@@ -95,6 +106,20 @@ def on_device(graph: Graph, device: torch.device) -> Graph:
     if device not in host._placed:
         host._placed[device] = PlacedGraph.over(host, device)
     return host._placed[device]
+
+
+def send_forms(graphs: Sequence[Graph], send: Callable[..., tuple[Tensor, ...]]) -> None:
+    """Sends the forms that ``graphs`` have made so far by one call of ``send``; :func:`on_device` finds them there.
+
+    ``send`` takes arrays and returns them as they are on a device.
+    """
+    forms = {id(form): form for graph in graphs for form in host_of(graph)._forms.made()}
+    arrays = {key: (form.indptr, form.indices, form.edge_ids) for key, form in forms.items()}
+    there = iter(send(*(array for three in arrays.values() for array in three if array is not None)))
+    for key, form in forms.items():
+        offsets, columns, ids = (None if array is None else next(there) for array in arrays[key])
+        assert offsets is not None and columns is not None  # ids alone may be missing
+        form.keep_twin(Adjacency(offsets, columns, ids, form.num_cols))
 
 
 def host_of(graph: Graph) -> Graph:
@@ -178,6 +203,14 @@ def _method(name: str) -> Callable[..., Any]:
     return ask
 
 
+def _in_degrees(self: PlacedGraph) -> Tensor:
+    """As of the graph; counted there where its edges were drawn there."""
+    form = self.host._forms.by[self.host._side]
+    if isinstance(form, FarAdjacency) and "in_degrees" not in self._answers:
+        self._answers["in_degrees"] = form.to(self.place).degrees()
+    return _asked(self)
+
+
 def _value(name: str) -> property:
     return property(lambda self: _sent(getattr(self.host, name), self.place), doc=getattr(Graph, name).__doc__)
 
@@ -188,6 +221,8 @@ def _form(name: str) -> property:
 
 for _name in _METHODS:
     setattr(PlacedGraph, _name, _method(_name))
+_asked = PlacedGraph.in_degrees
+setattr(PlacedGraph, "in_degrees", _in_degrees)  # noqa: B010
 for _name in _VALUES:
     setattr(PlacedGraph, _name, _value(_name))
 for _name in _FORMS:
@@ -195,4 +230,4 @@ for _name in _FORMS:
 PLACES.append(moved)
 
 
-__all__ = ["PlacedGraph", "host_of", "looped", "moved", "on_device"]
+__all__ = ["PlacedGraph", "host_of", "looped", "moved", "on_device", "send_forms"]

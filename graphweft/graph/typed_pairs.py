@@ -20,6 +20,7 @@ from graphweft._memory import empty
 from graphweft._native import declare
 from graphweft.graph.derived import derived, is_derived
 from graphweft.graph.graph import Graph
+from graphweft.graph.placed import PlacedGraph
 
 _CHUNK, _NARROW_CHUNK = 96, 24  # pairs multiplied at once; fewer where each has many edges
 _CROWDED = 32  # edges per pair from which chunks are narrow
@@ -241,6 +242,8 @@ def _stretched(offsets: tuple[int, ...]) -> TypedRows:
 
 def same_type_degrees(graph: Graph, dtype: torch.dtype = torch.float32) -> Tensor:
     """(edges,) float32 or float64: for every edge, how many edges of its type enter its destination, itself too."""
+    if isinstance(graph, PlacedGraph):
+        return same_type_degrees(graph.host, dtype).to(graph.place)
     form, by_dst = graph.any_form
     offsets = torch.tensor(graph.layout.edge_offsets)
     narrow = torch.int32 if max(graph.num_nodes, graph.num_edges) <= _INT32 else torch.int64

@@ -17,10 +17,13 @@ from graphweft.storage.device_cache import choose, expected_reads
 from graphweft.storage.feature import is_dense
 
 
-def drawn_on(device: torch.device | None, sampler: Any, others: Mapping[str, Any]) -> Any:
+def drawn_on(device: torch.device | None, sampler: Any, others: Mapping[str, Any], memory: int | None = None) -> Any:
     """What draws the batches of ``sampler`` on ``device``; itself on the CPU.
 
-    Raises: ConfigError where nothing draws there, or for ``others`` that only the CPU has.
+    ``memory``: bytes there beyond which lists of in-edges stay in host memory.
+
+    Raises: ConfigError where nothing draws there, or for ``others`` that only the CPU has; MemoryBudgetError where
+        not even offsets and numbers of nodes fit.
     """
     if device is None:
         return sampler
@@ -30,26 +33,31 @@ def drawn_on(device: torch.device | None, sampler: Any, others: Mapping[str, Any
     for name, given in others.items():
         if given is not None:
             raise ConfigError(f"device='{device}' cannot be combined with {name}; batch.to(device) in the loop")
-    return target.sampler(sampler, device)
+    made = target.sampler(sampler, device, memory)
+    least = int(getattr(made, "nbytes", 0))
+    if memory is not None and least > memory:
+        told = f"device_memory: expected at least {least} bytes for the structure, got {memory}"
+        raise MemoryBudgetError(told, least)
+    return made
 
 
-def hot_rows(loader: Any, x: Any, memory: int) -> DeviceRows:
-    """The rows of ``x`` that the batches of ``loader`` read most, as many as fit beside the structure.
+def hot_rows(loader: Any, x: Any, memory: int, far: str) -> DeviceRows:
+    """The rows of ``x`` that the batches of ``loader`` read most, as many as fit beside what draws there.
 
-    Raises: ConfigError for features that are not dense, MemoryBudgetError where the structure does not fit.
+    Raises: ConfigError for features that are not dense, or for rows that are to be read and cannot.
     """
     if not is_dense(x):
         raise ConfigError("device_memory cannot be combined with sparse features; gw.load(..., dense) has rows")
-    graph = loader.graph
-    structure = graph.csc.nbytes + 4 * graph.num_nodes
-    if structure > memory:
-        raise MemoryBudgetError(
-            f"device_memory: expected at least {structure} bytes for the structure, got {memory}", structure
-        )
-    reads = expected_reads(graph, loader.seeds, loader.batch_size, loader.fanouts)
-    row = x[:1].nbytes
-    kept = choose(memory - structure, reads, row, None).rows if structure + x.nbytes > memory else None
-    return DeviceRows(x, kept, loader.device)
+    structure = int(getattr(loader._draws, "nbytes", 0))
+    if structure + x.nbytes <= memory:
+        return DeviceRows(x, None, loader.device, far)
+    reads = expected_reads(loader.graph, loader.seeds, loader.batch_size, loader.fanouts)
+    places = 0 if far == "sent" else 4 * loader.graph.num_nodes  # which a kernel looks up
+    kept = choose(max(memory - structure - places, 0), reads, x[:1].nbytes, None).rows
+    made = DeviceRows(x, kept, loader.device, far)
+    typical = torch.rand(reads.shape, generator=torch.Generator().manual_seed(0), dtype=reads.dtype) < reads
+    made.settle(typical.nonzero().reshape(-1))
+    return made
 
 
 __all__ = ["drawn_on", "hot_rows"]

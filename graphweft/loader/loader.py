@@ -21,7 +21,7 @@ from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.loader.batch import Batch, Data, Preparer, check_tables, graph_of, make_batch
 from graphweft.loader.device_draws import drawn_on, hot_rows
-from graphweft.loader.device_rows import DeviceRows
+from graphweft.loader.device_rows import FAR_ROWS, DeviceRows
 from graphweft.loader.disk import DiskTables, feed_of, on_disk
 from graphweft.loader.disk_feed import RowCounts
 from graphweft.loader.epoch_order import as_item_weight, as_share
@@ -76,6 +76,10 @@ class Loader(EpochLoader[Batch]):
             :class:`gw.schedule.Subtasks` cuts them into subtasks for several.
         memory: For a store: bytes, or a text as "8GB", for structure, labels, and rows of features together; None: a
             quarter of the machine's memory.
+        device: Where batches are drawn, as "cuda"; they are the same.
+        device_memory: Bytes there, or a text, for structure and for rows of features; None: structure alone.
+        far_rows: How rows come that are not there: "read" by the device from host memory, which is pinned; "sent" with
+            their batch; "auto": as takes less time for a typical batch.
 
     Raises: ConfigError, GraphError, IndexRangeError, ShapeError for arguments that do not fit; DataError for a damaged
         store.
@@ -112,6 +116,7 @@ class Loader(EpochLoader[Batch]):
         fetch: Any = None,
         device: Any = None,
         device_memory: int | str | None = None,
+        far_rows: str = "auto",
         **others: NoReturn,
     ) -> None:
         refuse("Loader", others, Loader)
@@ -138,24 +143,32 @@ class Loader(EpochLoader[Batch]):
         labels = None if isinstance(sampler, GroupSampler) else labels_of(data, self.seeds)
         drawn = as_item_weight("Loader", item_weight, labels, count, size)
         part = as_share("Loader", share, count)
+        if device is not None and str(device) != "cpu" and prefetch is None and workers is None:
+            prefetch, workers = 4, 2  # threads that launch: more of them wait for each other
         super().__init__(count, batch_size, shuffle, seed, drop_last, prefetch, workers, drawn, part)
         self._feed = None if stored is None else feed_of(self, stored)
-        self._take_device(device, device_memory, {"prepare": prepare, "time": time, "a store": stored, "fetch": fetch})
+        on_cpu = {"prepare": prepare, "time": time, "a store": stored, "fetch": fetch}
+        self._take_device(device, device_memory, far_rows, on_cpu)
 
     @property
     def graph(self) -> Graph:
         """The graph that is sampled."""
         return self.sampler.graph
 
-    def _take_device(self, device: Any, memory: int | str | None, others: dict[str, Any]) -> None:
+    def _take_device(self, device: Any, memory: int | str | None, far: str, others: dict[str, Any]) -> None:
         """Who draws, and which rows lie on the device."""
         self.device = None if device is None else check_device("Loader", device)
-        self._draws = drawn_on(self.device, self.sampler, others)
+        room = None if memory is None else memory_bytes(memory, "device_memory")
+        self._draws = drawn_on(self.device, self.sampler, others, room)
         self.device_rows: DeviceRows | None = None
-        if memory is not None:
+        if far not in FAR_ROWS:
+            raise ConfigError(f"far_rows: expected one of {', '.join(FAR_ROWS)}, got {far!r}")
+        if room is not None:
             if self.device is None or self._draws is self.sampler or isinstance(self._ds, Graph):
                 raise ConfigError("Loader: expected device_memory with device='cuda' and a dataset with features")
-            self.device_rows = hot_rows(self, self._ds.x, memory_bytes(memory, "device_memory"))
+            self.device_rows = hot_rows(self, self._ds.x, room, far)
+        elif far != "auto":
+            raise ConfigError(f"Loader: expected device_memory with far_rows={far!r}, got none")
 
     @property
     def data(self) -> Data | Graph:

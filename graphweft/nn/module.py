@@ -251,8 +251,12 @@ class CompiledModule(KeepsArguments, nn.Module):
 
         For training loops that need no more of torch's engine; the pullback works once.
         """
-        result, pullback = self._function.linearize(self.arguments(graph, x, rows, edges))
-        return self._settled(result, graph, rows), pullback
+        return self.linearized(self.arguments(graph, x, rows, edges))
+
+    def linearized(self, arguments: Arguments) -> tuple[Tensor, Pullback]:
+        """As :meth:`linearize`, of arguments that were made before."""
+        result, pullback = self._function.linearize(arguments)
+        return self._settled(result, arguments.graph, arguments.rows), pullback
 
     def _settled(self, result: dict[str, Tensor], graph: Graph, rows: Tensor | None) -> Tensor:
         """The output, after what else came out is stored in buffers."""

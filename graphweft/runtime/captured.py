@@ -15,8 +15,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from graphweft.ir.ops import Op
 from graphweft.runtime.function import Pullback
+from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.padded import Bounds, Room, Shapes
+from graphweft.runtime.plan import Plan
 from graphweft.runtime.staged import PreparedBatch, StagedPlan
 
 # from the labels of a batch: (outputs, whether they may be written over) -> where the loss comes to be, its gradient
@@ -35,6 +38,7 @@ class Step:
         loss: Makes the loss of the labels in a tensor.
         draws: Whether the step draws random numbers.
         device: Where it runs.
+        update: What follows once the parameters have their gradients, where that is to be written down as well.
     """
 
     plan: StagedPlan
@@ -43,6 +47,7 @@ class Step:
     loss: MakeLoss
     draws: bool
     device: torch.device
+    update: Callable[[], None] | None = None
 
     def room(self, bounds: Bounds, batch: PreparedBatch, labels: Tensor) -> Room:
         """Buffers with a batch in them."""
@@ -57,6 +62,25 @@ class Step:
         kept, gradient = loss(outputs["out"], plan.plan.forgets("out"))
         return kept, gradient, pullback
 
+    def backward(self, pullback: Pullback, gradient: Tensor) -> dict[str, Tensor | None]:
+        """Gradients by name, and the update."""
+        gradients = pullback(gradient)
+        if self.update is not None:
+            for name, found in gradients.items():
+                if found is not None:
+                    self.tensors[name].grad = found
+            self.update()
+        return gradients
+
+
+def draws_by_torch(plan: Plan) -> bool:
+    """Whether random numbers are drawn without a kernel, by a key that is read in host memory."""
+    return any(_reads_key(call) and plan.interprets(call) for call in (*plan.forward, *plan.backward))
+
+
+def _reads_key(call: KernelCall) -> bool:
+    return any(slot.value.op is Op.INPUT and slot.value["name"] == "seed" for slot in call.reads)
+
 
 class Captured(Protocol):
     """A step that was written down.
@@ -64,13 +88,15 @@ class Captured(Protocol):
     Attributes:
         launches: What it launches for a batch, beside copies into its buffers.
         exact: Whether it gives the bits of the step.
+        updates: Whether it steps the optimiser as well.
     """
 
     launches: int
     exact: bool
+    updates: bool
 
     def __call__(self, batch: PreparedBatch, labels: Tensor, key: int) -> tuple[Any, dict[str, Tensor | None]] | None:
         """The loss and the gradients by name, in memory that the next call writes; None where it cannot run now."""
 
 
-__all__ = ["Captured", "Loss", "MakeLoss", "Step"]
+__all__ = ["Captured", "Loss", "MakeLoss", "Step", "draws_by_torch"]

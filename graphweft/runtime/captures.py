@@ -11,7 +11,7 @@ from torch import Tensor
 from graphweft.runtime.captured import Captured, Step
 from graphweft.runtime.cpu.captured import TapedStep
 from graphweft.runtime.cpu.target import CPU
-from graphweft.runtime.cuda.graphs import GraphStep
+from graphweft.runtime.cuda.graphs import GraphStep, recorder_on
 from graphweft.runtime.cuda.target import CUDA
 from graphweft.runtime.padded import Bounds
 from graphweft.runtime.staged import PreparedBatch
@@ -19,6 +19,7 @@ from graphweft.runtime.targets import target_of
 
 CPU.captures(TapedStep.capture)
 CUDA.captures(GraphStep.capture)
+CUDA.recorder = recorder_on
 
 
 def capture(step: Step, bounds: Bounds, batch: PreparedBatch, labels: Tensor) -> Captured | None:

@@ -87,7 +87,7 @@ class Arguments:
         x: Node features; None where ``fields`` holds everything.
         parameters: Dense tensors by name; those that require gradients receive them.
         rows: Destinations to compute; None for all.
-        seed: Seed of this call's random draws.
+        seed: Seed of this call's random draws; a recorded step reads it in the memory of its device.
         training: Whether the describing function is asked for the training form.
         fields: More dense tensors by name, each with what its rows are.
         receivers: Ids of the nodes with in-edges, where the program asks for them.
@@ -99,7 +99,7 @@ class Arguments:
     x: Features | None
     parameters: Mapping[str, Tensor]
     rows: Tensor | None
-    seed: int
+    seed: int | Tensor
     training: bool
     fields: Mapping[str, Field] = dataclass_field(default_factory=dict)
     receivers: Tensor | None = None

@@ -22,6 +22,7 @@ from graphweft._errors import ShapeError
 from graphweft._trace import span
 from graphweft.cost import CostModel, Work, draw_work
 from graphweft.graph.graph import Graph
+from graphweft.graph.placed import on_device
 from graphweft.ir.drawing import block_of
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import LEAVES, Op
@@ -203,7 +204,8 @@ class StagedPlan:
     def __init__(self, owner: StagedFunction, plan: Plan, choice: Choice) -> None:
         self.plan, self.choice = plan, choice
         self._x = owner.x
-        self._preparation = _Preparation(owner, plan)
+        self._owner, self._preparation = owner, _Preparation(owner, plan)
+        self._there: _Preparation | None = None  # of batches that are drawn on a device
         self._relocation = Relocation(plan)
 
     def prepare(self, seeds: Tensor, key: tuple[int, int], draw: Draw | None = None) -> PreparedBatch:
@@ -212,8 +214,27 @@ class StagedPlan:
         ``draw``: what draws in the sampler's place, with the same result.
         """
         begun = time.perf_counter()
-        rows, values = self._preparation.run(seeds, key, draw)
+        made = self._preparation
+        if draw is not None and self._owner.device != self._owner.sampler.graph.device:
+            made = self._there = self._there or _Preparation(self._owner, self.plan, self._owner.device)
+        rows, values = made.run(seeds, key, draw)
         return PreparedBatch(self, seeds, rows, values, time.perf_counter() - begun)
+
+    def draw(self, seeds: Tensor, key: tuple[int, int]) -> Sample | OpenSample:
+        """What the sampler draws in host memory, with the forms of its blocks that the second stage reads.
+
+        Given to :meth:`prepare` as a draw it makes the batch that a draw on the device makes, number for number, since
+        the rest of the first stage runs there.
+        """
+        found = list[Sample | OpenSample]()
+
+        def kept(sampler: NeighborSampler, seeds: Tensor, key: tuple[int, int, int], is_open: bool) -> Any:
+            draw = sampler.sample_open if is_open else sampler.sample
+            found.append(draw(seeds, seed=key[0], epoch=key[1], stage=key[2]))
+            return found[-1]
+
+        self._preparation.run(seeds, key, kept)
+        return found[-1]
 
     def linearize(
         self, batch: PreparedBatch, parameters: Mapping[str, Tensor], seed: int
@@ -289,10 +310,10 @@ class StagedPlan:
 
 
 class _Preparation:
-    """The calls of the first stage."""
+    """The calls of the first stage; ``place``: the device that batches are drawn on, where they run then."""
 
-    def __init__(self, owner: StagedFunction, plan: Plan) -> None:
-        self._sampler = owner.sampler
+    def __init__(self, owner: StagedFunction, plan: Plan, place: torch.device | None = None) -> None:
+        self._sampler, self._place = owner.sampler, place
         wanted = [item.value for item in plan.hoisted]
         first = sorted(wanted, key=lambda value: value.op is not Op.MOVE_START)  # the rest is made while rows move
         part = Program(plan.compiled.program.inputs, tuple((str(i), value) for i, value in enumerate(first)))
@@ -300,7 +321,8 @@ class _Preparation:
         self._wanted = [(self._slot[value], forms_of(value, plan.compiled.program)) for value in wanted]
         self.draws = [v for v in part.values if v.op is Op.SAMPLE]
         constant = constant_values(part, ())
-        named = {"graph": owner.sampler.graph, "x": owner.x, MOVER: owner.tier}
+        graph = owner.sampler.graph if place is None else on_device(owner.sampler.graph, place)
+        named = {"graph": graph, "x": owner.x, MOVER: owner.tier}
         self._base: Slots = [None] * len(part.values)
         for value in part.values:
             if value.op in LEAVES:
@@ -315,7 +337,7 @@ class _Preparation:
         self.groups = groups
         self.computed = [group.anchor for group in groups if group.anchor is not None]
         self.calls = [lower(group, self._slot) for group in groups]
-        self._launches = target_of(owner.sampler.graph.device).bind(self.calls).launches
+        self._launches = target_of(graph.device).bind(self.calls).launches
         self._leaves = {v["name"]: self._slot[v] for v in part.inputs if v["name"] in STRUCTURE_AHEAD}
 
     def run(self, seeds: Tensor, key: tuple[int, int], draw: Draw | None) -> tuple[tuple[int, ...], tuple[Any, ...]]:
@@ -323,7 +345,8 @@ class _Preparation:
         env = list(self._base)
         for name, given in (("seeds", seeds), ("key", key)):
             if name in self._leaves:
-                env[self._leaves[name]] = given
+                there = given if self._place is None or not isinstance(given, Tensor) else given.to(self._place)
+                env[self._leaves[name]] = there
         drawn: dict[bool, Sample | OpenSample] = {}
         rows: tuple[int, ...] = ()
         with torch.no_grad():
@@ -334,7 +357,8 @@ class _Preparation:
                 sample = drawn.get(is_open) or self._draw(seeds, key, is_open, draw)
                 drawn[is_open] = sample
                 rows = tuple(block.num_dst for block in reversed(sample.blocks))
-                env[self._slot[value]] = block_of(value, sample)
+                block = block_of(value, sample)
+                env[self._slot[value]] = block if self._place is None else on_device(block, self._place)
             with span("structure", "structure"):
                 for launch in self._launches:
                     launch(env)

@@ -51,8 +51,12 @@ class Target:
 
     Attributes:
         capture: See :meth:`captures`.
+        recorder: Makes what records launches on a device and launches them again, or None; None: there is none.
         later: Reads a number, shape (), as it is now, when it is asked for; None: numbers are there at once.
         pinned: A tensor in host memory from where it reads while the host goes on.
+        row_reader: Makes, of a table, ids of some rows, these on a device, and the device, what gathers rows there of
+            which it reads the others in host memory; None: it reads none.
+        sender: Makes, for a device, what copies tensors there beside the work of other threads.
 
     Example:
         >>> target = Target("made-up")
@@ -87,10 +91,13 @@ class Target:
         self.name, self.device, self.without, self.worth = name, device, frozenset(without), worth
         self.joins = joins
         self._table: dict[tuple[str, torch.dtype | None], Launcher] = {}
-        self._samplers: dict[type, Callable[[Any, torch.device], Sampler]] = {}
+        self._samplers: dict[type, Callable[[Any, torch.device, int | None], Sampler]] = {}
         self.capture: Callable[..., Any] | None = None
+        self.recorder: Callable[[torch.device], Any] | None = None
         self.later: Callable[[Tensor], Callable[[], float]] | None = None
         self.pinned: Callable[[Tensor], Tensor] = _as_it_is
+        self.row_reader: Callable[[Tensor, Tensor, Tensor, torch.device], Any] | None = None
+        self.sender: Callable[[torch.device], Callable[..., tuple[Tensor, ...]]] = _plain_sender
 
     def captures(self, how: Callable[..., Any]) -> None:
         """Registers how a step of a batch is written down and replayed; see ``captured.py``."""
@@ -101,12 +108,15 @@ class Target:
         """Whether it draws batches itself."""
         return bool(self._samplers)
 
-    def samples(self, kind: type, make: Callable[[Any, torch.device], Sampler]) -> None:
+    def samples(self, kind: type, make: Callable[[Any, torch.device, int | None], Sampler]) -> None:
         """Registers what draws the batches of samplers of a ``kind`` on a device, the same bit for bit."""
         self._samplers[kind] = make
 
-    def sampler(self, plan: Any, device: torch.device) -> Sampler:
-        """What draws the batches of ``plan`` on ``device``. Raises: ConfigError for one that is not drawn there."""
+    def sampler(self, plan: Any, device: torch.device, memory: int | None = None) -> Sampler:
+        """What draws the batches of ``plan`` on ``device``, within so many bytes there where it can.
+
+        Raises: ConfigError for one that is not drawn there.
+        """
         make = self._samplers.get(type(plan))
         if make is None:
             there = ", ".join(sorted(kind.__name__ for kind in self._samplers)) or "none"
@@ -114,7 +124,7 @@ class Target:
                 f"device='{device}' cannot be combined with {type(plan).__name__} (samplers there: {there}); "
                 "without device= batches are made on the CPU, and batch.to(device) sends them"
             )
-        return make(plan, device)
+        return make(plan, device, memory)
 
     def launches(self, kernel: str, *dtypes: torch.dtype) -> Callable[[Launcher], Launcher]:
         """Registers a launcher for results of ``dtypes``, or of any."""
@@ -164,6 +174,10 @@ class Target:
 
 def _as_it_is(source: Tensor) -> Tensor:
     return source
+
+
+def _plain_sender(device: torch.device) -> Callable[..., tuple[Tensor, ...]]:
+    return lambda *arrays: tuple(array.to(device) for array in arrays)
 
 
 def interpreted(call: KernelCall) -> Launch:

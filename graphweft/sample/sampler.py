@@ -17,7 +17,7 @@ import torch
 from graphweft._checks import as_integer
 from graphweft._errors import ConfigError
 from graphweft._memory import empty
-from graphweft.graph.block import Block, DrawnEdges, OpenBlock
+from graphweft.graph.block import Block, DrawnEdges, FarIds, OpenBlock
 from graphweft.graph.graph import Graph
 from graphweft.graph.hops import Hops, mark
 from graphweft.graph.ids import Ids
@@ -46,17 +46,22 @@ class Sample:
     owner: torch.Tensor | None = None
 
     def __init__(
-        self, n_id: torch.Tensor, batch_size: int, blocks: tuple[Block, ...], drawn: tuple[DrawnEdges, ...]
+        self, n_id: torch.Tensor | FarIds, batch_size: int, blocks: tuple[Block, ...], drawn: tuple[DrawnEdges, ...]
     ) -> None:
-        self.n_id, self.batch_size, self.blocks, self._drawn = n_id, batch_size, blocks, drawn
+        self._n_id, self.batch_size, self.blocks, self._drawn = n_id, batch_size, blocks, drawn
         self._edge_index: torch.Tensor | None = None
         self._e_id: torch.Tensor | None = None
         self._subgraph: Graph | None = None
 
     @property
+    def n_id(self) -> torch.Tensor:
+        """See the class; of a batch that was drawn on a device the copy in host memory."""
+        return self._n_id.host if isinstance(self._n_id, FarIds) else self._n_id
+
+    @property
     def num_nodes(self) -> int:
         """Nodes of the batch."""
-        return self.n_id.numel()
+        return (self._n_id.far if isinstance(self._n_id, FarIds) else self._n_id).numel()
 
     @property
     def num_edges(self) -> int:

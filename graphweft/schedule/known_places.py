@@ -10,30 +10,46 @@ from collections.abc import Callable
 from typing import Any
 
 from graphweft._errors import ConfigError
+from graphweft.schedule.device_place import DevicePlace
 from graphweft.schedule.emulated import EmulatedDevice
 from graphweft.schedule.places import Place, Schedule
 from graphweft.schedule.split import Plan
 
-PLACES: dict[str, Callable[[], Place]] = {"emulated": EmulatedDevice}
+PLACES: dict[str, Callable[[], Place]] = {"emulated": EmulatedDevice, "cuda": DevicePlace}
 
 
-def as_schedule(schedule: Any, device: Any) -> Schedule | None:
-    """What shares out batches, from what a trainer was given; None where the CPU does everything.
+def holds_model(place: Any) -> bool:
+    """Whether a place, or what makes it, trains the trainer's own model where that lies; others have a copy."""
+    return bool(getattr(place, "holds_model", False))
+
+
+def is_apart(device: Any) -> bool:
+    """Whether a name stands for a place with a copy of the model, not for a device of torch.
+
+    Example:
+        >>> is_apart("emulated"), is_apart("cuda"), is_apart(None)
+        (True, False, False)
+    """
+    return str(device) in PLACES and not holds_model(PLACES[str(device)])
+
+
+def as_schedule(schedule: Any, device: Any, mode: str = "mini") -> Schedule | None:
+    """What shares out batches, from what a trainer was given; None where the CPU, or the device, does everything.
 
     Raises: ConfigError for a place that is needed and is not there.
 
     Example:
-        >>> as_schedule("auto", "cpu") is None
-        True
+        >>> as_schedule("auto", "cpu") is None, as_schedule("auto", "cuda:0").place.name
+        (True, 'cuda')
         >>> as_schedule("device", None)
         Traceback (most recent call last):
-        graphweft._errors.ConfigError: schedule: expected a device that prepares batches (emulated), got none
+        graphweft._errors.ConfigError: schedule: expected a device that prepares batches (emulated, cuda), got none
     """
     made = schedule if isinstance(schedule, Schedule) else Schedule(None, schedule)
     if made.place is not None:
         return made
     kind = str(device).split(":")[0]
-    if kind in PLACES:
+    if kind in PLACES and (mode == "mini" or not holds_model(PLACES[kind])):
         return Schedule(PLACES[kind](), made.share)
     if made.share == "device" or isinstance(made.share, Plan):
         there = "none" if device is None or kind == "cpu" else f"{device!s}, which trains full batches"
@@ -41,4 +57,4 @@ def as_schedule(schedule: Any, device: Any) -> Schedule | None:
     return None
 
 
-__all__ = ["PLACES", "as_schedule"]
+__all__ = ["PLACES", "as_schedule", "holds_model", "is_apart"]

@@ -117,4 +117,4 @@ def _fits(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
 def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Whether both hold the same numbers."""
     tensors = [name for name, value in a.items() if isinstance(value, Tensor)]
-    return _fits(a, b) and all(torch.equal(a[name], b[name]) for name in tensors)
+    return _fits(a, b) and all(torch.equal(a[name], b[name].to(a[name].device)) for name in tensors)

@@ -11,30 +11,37 @@ from typing import Any
 import torch
 from torch import nn
 
+from graphweft import _config
 from graphweft._checks import check_device
 from graphweft._errors import ConfigError
+from graphweft.runtime.captures import CUDA
+from graphweft.runtime.cuda.jit import find_triton
 from graphweft.runtime.targets import target_of
-from graphweft.schedule.known_places import PLACES
+from graphweft.schedule.known_places import is_apart
 
 
-def on_device(model: Any, device: Any, mode: str) -> None:
-    """Moves ``model`` to ``device``; None leaves it.
+def on_device(model: Any, device: Any, mode: str) -> Any:
+    """Moves ``model`` to ``device``; None leaves it. Returns where it trains: a device, or the name of a place apart.
 
-    Raises: ConfigError for a device that is not there, or a mode that trains on the CPU.
+    Raises: ConfigError for a device that is not there, or a mode that trains on the CPU; MissingPackageError for one
+    whose kernels need a package.
     """
-    if str(device) in PLACES:
+    if is_apart(device):
         if mode != "mini":
             raise ConfigError(f"device={str(device)!r} cannot be combined with mode={mode!r}; it trains mini-batches")
-        return
+        return device
     if device is not None:
         place = check_device("device", device)
+        if target_of(place) is CUDA and _config.current().opt_level:
+            find_triton()
         if isinstance(model, nn.Module):
             model.to(place)
     if mode not in ("full", "auto") and (place := device_of(model)).type != "cpu":
         if mode == "mini" and target_of(place).has_samplers:
-            return
+            return place
         remedy = "a loop of your own over a loader takes batch.to(device)"
         raise ConfigError(f"device={str(place)!r} cannot be combined with mode={mode!r}; {remedy}")
+    return device_of(model)
 
 
 def device_of(model: Any) -> torch.device:

@@ -17,15 +17,24 @@ from graphweft._errors import ConfigError
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.graph.graph import Graph
 from graphweft.graph.placed import on_device
+from graphweft.nn.stack import Stack
 from graphweft.runtime.constants import owning, sent
 from graphweft.runtime.staged import Choice, PreparedBatch
 from graphweft.runtime.targets import target_of
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.device import device_of
+from graphweft.train.device_memory import is_out_of_memory
 from graphweft.train.full_batch import evaluation
+from graphweft.train.inference import USUAL_TILE, infer
 from graphweft.train.metrics import Evaluation
 from graphweft.train.mini_batch import AnyLoader, MiniBatch
 from graphweft.train.node_batches import NodeBatches
+
+_LEAST_TILE = 64
+
+
+# Threads that launch: more of them wait for each other.
+AHEAD = {"prefetch": 4, "workers": 2}
 
 
 def draws_on_device(model: Any) -> bool:
@@ -72,7 +81,7 @@ class DeviceMiniBatch(MiniBatch):
         if isinstance(self.x, SparseFeatures):
             self.x = self.x.to_dense()
         room = self.x.nbytes + self.ds.graph.csc.nbytes + 4 * self.ds.num_nodes  # evaluation has all of it there anyway
-        drawn: dict[str, Any] = {"sampler": self.sampler, "device": self.device, "device_memory": room}
+        drawn: dict[str, Any] = {"sampler": self.sampler, "device": self.device, "device_memory": room, **AHEAD}
         return NodeBatches(self._tables, seeds, None, batch_size, True, seed, **drawn), None
 
     def _there(self, item: Tensor) -> Tensor:
@@ -82,6 +91,7 @@ class DeviceMiniBatch(MiniBatch):
         with owning(item):
             return sent(item, self.device)
 
+    _tile: int | None = None  # rows of an evaluation at once; None: all
     _choice = Choice(numbered=True)  # all nodes of a batch have numbers, as they are drawn here
 
     def _is_staged(self) -> bool:
@@ -111,14 +121,31 @@ class DeviceMiniBatch(MiniBatch):
 
     def logits(self) -> Tensor:
         """Logits of all nodes from all of their neighbours, in evaluation mode, shape (N, C), in host memory."""
+        return self._logits().to(self.ds.y.device)
+
+    def _logits(self) -> Tensor:
+        """The same where they are made; where its memory does not hold all rows, by tiles, ever smaller ones."""
+        while True:
+            try:
+                return self._logits_now()
+            except RuntimeError as failure:
+                tile = USUAL_TILE if self._tile is None else self._tile // 4
+                if not is_out_of_memory(failure) or not isinstance(self.model, Stack) or tile < _LEAST_TILE:
+                    raise
+            self._tile = tile  # after the failure, which holds on to tensors
+
+    def _logits_now(self) -> Tensor:
+        if self._tile is not None:
+            assert isinstance(self.model, Stack)  # else there is no tile
+            return infer(self.model, self.ds.graph, self.x, self._tile, edges=self.edge_data.inputs)
         self.model.eval()
         with torch.no_grad(), owning(self.x):
             logits: Tensor = self.model(self.ds.graph, self._there(self.x), **self.edge_data.keywords())
-        return logits.to(self.ds.y.device)
+        return logits
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss."""
-        return evaluation(self.target, self.logits(), self.ds.y, self.rows, self.metrics)
+        return evaluation(self.target, self._logits(), self.ds.y, self.rows, self.metrics)
 
 
 __all__ = ["DeviceMiniBatch", "check_drawn_there", "draws_on_device"]

@@ -283,7 +283,7 @@ class FullBatch(Steps):
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss after one forward pass."""
         with POOL.within(None if self._tape is None else self._tape.arena, spills=True):
-            logits = self._logits().to(self.ds.y.device)
+            logits = self._logits()
             return evaluation(self.target, logits, self.ds.y, self.rows, self.metrics)
 
     def _record(self) -> Tape | None:
@@ -406,7 +406,13 @@ def _same(a: Tensor, b: Tensor) -> bool:
 def evaluation(
     target: Target, logits: Tensor, y: Tensor, rows: dict[Part, Tensor], metrics: Sequence[Metric] = ()
 ) -> Evaluation:
-    """Scores of every split, further metrics, and the loss on validation nodes."""
+    """Scores of every split, further metrics, and the loss on validation nodes; on a device where they can be."""
+    if logits.device != y.device:
+        if metrics or not target.scores_there:
+            logits = logits.to(y.device)
+        else:
+            with owning(y, *rows.values()):
+                y, rows = sent(y, logits.device), {name: sent(ids, logits.device) for name, ids in rows.items()}
     found = {name: target.score(logits, y, ids) for name, ids in rows.items()}
     details = {f"{part}_{name}": value for part, one in found.items() for name, value in one.details.items()}
     more: dict[str, float | None] = {}

@@ -42,6 +42,8 @@ def infer(
 ) -> Tensor:
     """Output rows of all nodes in evaluation mode; as ``model.eval()(graph, x)`` but for the order of sums.
 
+    A model on a device computes there, tile by tile; all rows stay in host memory.
+
     Shape: x (nodes, in_features) -> (nodes, out_features), float32. With ``out`` every layer's rows go to a file there
     (``layer-<i>.npy``, a memory map), and the result is the last of them. ``each`` is shown every layer's rows. With
     ``edges`` layers read weights or features of edges. With ``ranks`` each computes some of the tiles, and all get all
@@ -99,12 +101,12 @@ def _layer(
     ranks: Ranks,
 ) -> Tensor:
     """Rows of one layer for all nodes."""
-    nodes = sampler.graph.num_nodes
+    nodes, place = sampler.graph.num_nodes, next(model.parameters()).device
     rows: Tensor | None = None
     cuts = [(min(a * tile, nodes), min(b * tile, nodes)) for a, b in ranks.cuts(-(-nodes // tile))]
     for first in range(*cuts[ranks.rank], tile):
         block = sampler.sample(torch.arange(first, min(first + tile, nodes))).blocks[0]
-        part = model.run_layer(index, block, gather_rows(x, block.src_ids), edges)
+        part = model.run_layer(index, block, gather_rows(x, block.src_ids).to(place), edges).to(x.device)
         if rows is None:
             rows = _room(nodes, part, folder, index)
         rows[first : first + part.shape[0]] = part

@@ -246,7 +246,8 @@ class MiniBatch(Steps):
         """What a step is made of that is written down."""
         draws = isinstance(self.model, Stack) and self.model.draws()
         loss = self.target.written_down(self.ds.y, target_at(self.device))
-        return StepParts(loss, draws, self.device, type(self.model).__name__)
+        update = self.optimizer if isinstance(self.optimizer, Update) else None
+        return StepParts(loss, draws, self.device, type(self.model).__name__, update)
 
     def _compile(self, loader: NodeBatches) -> None:
         """The plan of a batch; none where stages are not compiled together."""
@@ -482,7 +483,7 @@ class MiniBatch(Steps):
             found = self.replays(batch, labels, seed, tensors, eager)
             if found is not None:
                 add_gradients(tensors, found[1])
-                return found[0]
+                return found[0]  # type: ignore[no-any-return]
         batch = self._arrived(batch)
         with span("forward", "forward"):
             outputs, pullback = batch.plan.linearize(batch, tensors, seed)
@@ -557,7 +558,8 @@ class MiniBatch(Steps):
                 if parameter.grad is not None:
                     parameter.grad /= self._seeds_pending
         self._pending = self._seeds_pending = 0
-        self.optimizer.step()
+        if self.replays is None or not self.replays.takes_update():
+            self.optimizer.step()
         if self.macro is not None:
             self.macro.end_step()
 

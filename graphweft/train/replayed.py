@@ -8,7 +8,8 @@ replayed, and one beyond them, or with fewer seeds, as the last of an epoch, run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +17,17 @@ import torch
 from torch import Tensor
 
 from graphweft import _config
-from graphweft._errors import CheckpointError, ConfigError
+from graphweft._errors import CheckpointError, ConfigError, FallbackWarning
 from graphweft.runtime.captured import Captured, MakeLoss, Step
 from graphweft.runtime.captures import capture
 from graphweft.runtime.padded import Bounds, Shapes
 from graphweft.runtime.staged import PreparedBatch, StagedPlan
 from graphweft.runtime.targets import target_of
+from graphweft.train.batch_gradients import add_gradients
+from graphweft.train.first_replay import Found, first_replay
+from graphweft.train.update import Update
 
 SLACK = 0.05  # by how much bounds are larger than what the first epoch needed
-_CLOSE = 1e-3  # of a device's gradients, whose products may add up in another order over more rows
-Found = tuple[Tensor, Mapping[str, Tensor | None]]
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,19 @@ class StepParts:
         draws: Whether the model draws random numbers.
         device: Where the model is.
         model: Its name, for messages.
+        update: Of the parameters; a device records it as well, where it can.
     """
 
     loss: MakeLoss | None
     draws: bool
     device: torch.device
     model: str
+    update: Update | None = None
+
+    @property
+    def records_update(self) -> bool:
+        """Whether a recorded step makes the update, too."""
+        return self.update is not None and not target_of(self.device).blocking and self.update.is_recordable()
 
 
 class Replays:
@@ -62,6 +71,7 @@ class Replays:
     def __init__(self, asked: str) -> None:
         self.asked, self.refused = asked, ""
         self.bounds: Bounds | None = None
+        self._has_updated = False
         self.replayed = self.fallbacks = self.launches = 0
         self._seen: Bounds | None = None
         self._plan: StagedPlan | None = None
@@ -108,6 +118,7 @@ class Replays:
         ``tensors``: parameters and buffers of numbers by name. ``eager``: the step without a replay, with which the
         first one is compared.
         """
+        self._has_updated = False
         if self.refused or self._shapes is None or batch.plan is not self._plan:
             self.fallbacks += self.bounds is not None
             return None
@@ -118,6 +129,11 @@ class Replays:
         found = self._replay(sizes, batch, labels, key, tensors, eager)
         self.replayed, self.fallbacks = self.replayed + (found is not None), self.fallbacks + (found is None)
         return found
+
+    def takes_update(self) -> bool:
+        """Whether the update of the last batch was part of its replay; asked once a batch."""
+        had, self._has_updated = self._has_updated, False
+        return had
 
     def _replay(
         self,
@@ -131,30 +147,78 @@ class Replays:
         assert self.bounds is not None  # else the first epoch goes on
         if sizes.rows[0] != self.bounds.rows[0] or not self.bounds.holds(sizes):
             return None
-        given = self._given
-        made_for = (_config.current(), batch.plan.address, *((t.data_ptr(), t.requires_grad) for t in tensors.values()))
-        is_new = self._step is None or made_for != self._made_for
-        if is_new:
+        given, updates = self._given, self._given.records_update
+        places: tuple[Any, ...] = ()
+        if given.update is not None and updates:
+            given.update.write_rates()
+            places = given.update.places()
+        lie = (*((t.data_ptr(), t.requires_grad) for t in tensors.values()), *places)
+        made_for = (_config.current(), batch.plan.address, *lie)
+        found: Found | None
+        if self._step is not None and made_for == self._made_for:
+            found = self._step(batch, labels, key)
+        else:
             self._step = None  # gives its memory back before there is another
-            self._step, self._made_for = self._captured(batch, labels, tensors), made_for
+            self._step, self._made_for = self._captured(batch, labels, tensors, updates), made_for
             if self._step is None:
-                self.refused = f"a step of {given.model} cannot be written down on {given.device}"
+                self.refused = self.refused or f"a step of {given.model} cannot be written down on {given.device}"
                 return None
             self.launches = self._step.launches
-        assert self._step is not None  # it was just made
-        found = self._step(batch, labels, key)
-        if found is None:
-            return None
-        if is_new and not _agree(found, eager(), self._step.exact):
-            self._step, self.refused = None, f"a replayed step of {given.model} was not the step"
-            return None
+            found = self._first(self._step, batch, labels, key, tensors, eager)
+        self._has_updated = found is not None and self._step is not None and self._step.updates
         return found
 
-    def _captured(self, batch: PreparedBatch, labels: Tensor, tensors: dict[str, Tensor]) -> Captured | None:
+    def _first(
+        self,
+        step: Captured,
+        batch: PreparedBatch,
+        labels: Tensor,
+        key: int,
+        tensors: dict[str, Tensor],
+        eager: Callable[[], Found],
+    ) -> Found | None:
+        """The first replay, if it is what the step is."""
+        update = self._given.update
+
+        def whole() -> Found:
+            found = eager()
+            if step.updates and update is not None:
+                add_gradients(tensors, found[1])
+                update.step()
+            return found
+
+        could = True
+
+        def replay() -> Found | None:
+            nonlocal could
+            found = step(batch, labels, key)
+            could = found is not None
+            return found
+
+        held = [*tensors.values(), *update.held()] if step.updates and update is not None else []
+        _clear(tensors)  # of what was recorded
+        found = first_replay(whole, replay, held, step.exact)
+        _clear(tensors)
+        if found is None and could:
+            self._step, self.refused = None, f"a replayed step of {self._given.model} was not the step"
+        return found
+
+    def _captured(
+        self, batch: PreparedBatch, labels: Tensor, tensors: dict[str, Tensor], updates: bool
+    ) -> Captured | None:
         given = self._given
         assert given.loss is not None and self._shapes is not None and self.bounds is not None  # else refused
-        step = Step(batch.plan, self._shapes, tensors, given.loss, given.draws, given.device)
-        return capture(step, self.bounds, batch, labels)
+        update = given.update.step if given.update is not None and updates else None
+        step = Step(batch.plan, self._shapes, tensors, given.loss, given.draws, given.device, update)
+        try:
+            return capture(step, self.bounds, batch, labels)
+        except torch.OutOfMemoryError:
+            self.refused = f"{given.device} has no memory for a recorded step, which keeps its own"
+        except RuntimeError as failure:  # of the device; batches run as they come
+            said = " ".join(str(failure).split("\n", 1)[0].split())
+            self.refused = f"a step of {given.model} was not recorded: {said}"
+            warnings.warn(f"cuda_graphs: {self.refused}; batches run as they come", FallbackWarning, stacklevel=2)
+        return None
 
     @property
     def counts(self) -> bool:
@@ -170,7 +234,8 @@ class Replays:
     def report(self) -> dict[str, Any]:
         """What a summary says: bounds, launches of a step, and why nothing is replayed."""
         bounds = {} if self.bounds is None else {"rows": list(self.bounds.rows), "edges": list(self.bounds.edges)}
-        return {"launches": self.launches, **bounds, **({"refused": self.refused} if self.refused else {})}
+        updates = {"updates": self._step.updates} if self._step is not None else {}
+        return {"launches": self.launches, **updates, **bounds, **({"refused": self.refused} if self.refused else {})}
 
     def state_dict(self) -> dict[str, Any]:
         """Bounds and counts, so that a run that is taken up replays the same batches."""
@@ -189,6 +254,12 @@ class Replays:
             raise CheckpointError(f"replays: expected bounds and counts, got {sorted(state)}") from failure
 
 
+def _clear(tensors: dict[str, Tensor]) -> None:
+    """Gradients are none."""
+    for tensor in tensors.values():
+        tensor.grad = None
+
+
 def _refused(given: StepParts) -> str:
     """Why a step cannot be written down whatever the batch; "" where it may be."""
     if given.loss is None:
@@ -198,20 +269,6 @@ def _refused(given: StepParts) -> str:
     if _config.current().tune:
         return "formats of batches are being measured"
     return ""
-
-
-def _agree(found: tuple[Any, Mapping[str, Tensor | None]], eager: Found, exact: bool) -> bool:
-    """Whether a replayed step gave the loss and the gradients of the step."""
-    pairs = [(torch.as_tensor(found[0]), eager[0])]
-    for name, wanted in eager[1].items():
-        mine = found[1].get(name)
-        if (mine is None) != (wanted is None):
-            return False
-        if mine is not None and wanted is not None:
-            pairs.append((mine, wanted))
-    if exact:
-        return all(torch.equal(mine.to(other.dtype), other) for mine, other in pairs)
-    return all(torch.allclose(mine.to(other.dtype), other, _CLOSE, _CLOSE) for mine, other in pairs)
 
 
 __all__ = ["SLACK", "Replays", "StepParts"]

@@ -58,6 +58,7 @@ class ScheduledMiniBatch(MiniBatch):
     """
 
     stores_half = False  # both places read the features of the dataset
+    tried_as = "as times vary, tried on some batches"
 
     def __init__(self, schedule: Schedule, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -142,12 +143,12 @@ class ScheduledMiniBatch(MiniBatch):
         """The place has the weights of now, and both sides prepare batches of an epoch."""
         assert self._opened is not None  # prepare() came before
         self._operators.register("batch_cpu_loader")(lambda batch, _: make(batch))
-        self._opened.call("begin", epoch, _state_of(self))
+        self._opened.call("begin", epoch, state_of(self))
 
     def _take_back(self) -> None:
         """Weights, and what the optimiser keeps, are those of the place."""
         assert self._opened is not None  # there was an epoch
-        _put_state(self, self._opened.call("state"))
+        put_state(self, self._opened.call("state"))
         if isinstance(self.optimizer, Update):
             mark_stepped(self.optimizer.optimizer)
         self._given_back = self._standing()
@@ -239,7 +240,7 @@ class ScheduledMiniBatch(MiniBatch):
         if self.profile is not None and self.choice is not None:
             lines = [explain(self.profile, len(self.loader), self.choice), str(self.choice)]
             tried = (f"{plan.shown()} {seconds:.3g} s" for plan, seconds in self.rehearsed.items())
-            lines += [f"as times vary, tried on some batches: {', '.join(tried)}"] if self.rehearsed else []
+            lines += [f"{self.tried_as}: {', '.join(tried)}"] if self.rehearsed else []
         elif self.plan is not None:
             asked = self._place.share if isinstance(self._place.share, str) else "a plan"
             why = "as the checkpoint says" if asked == "auto" else f"{asked} was asked for"
@@ -272,7 +273,7 @@ class DeviceWork:
 
     def begin(self, epoch: int, state: dict[str, Any]) -> None:
         """An epoch begins, or goes on, with these weights."""
-        _put_state(self._steps, state)
+        put_state(self._steps, state)
         self._epoch, self._make = epoch, self._steps.loader._preparer(epoch)
 
     def prepare(self, batch: int) -> Any:
@@ -291,7 +292,7 @@ class DeviceWork:
 
     def state(self) -> dict[str, Any]:
         """Weights and what the optimiser keeps."""
-        return _state_of(self._steps)
+        return state_of(self._steps)
 
 
 def where(batch: Steps) -> str:
@@ -311,14 +312,16 @@ def known_of(steps: MiniBatch) -> Mapping[str, Any]:
     return found
 
 
-def _state_of(steps: MiniBatch) -> dict[str, Any]:
+def state_of(steps: MiniBatch) -> dict[str, Any]:
+    """Weights, and what the optimiser keeps, where they are."""
     update = steps.optimizer
     assert isinstance(update, Update)  # as the trainer has it
     states = {"optimizer": update.optimizer.state_dict(), "averages": update.state_dict()}
     return {"model": {name: value.detach() for name, value in steps.model.state_dict().items()}, **states}
 
 
-def _put_state(steps: MiniBatch, state: dict[str, Any]) -> None:
+def put_state(steps: MiniBatch, state: dict[str, Any]) -> None:
+    """Copies what :func:`state_of` gave into ``steps``."""
     update = steps.optimizer
     assert isinstance(update, Update)  # as the trainer has it
     steps.model.load_state_dict(state["model"])
@@ -326,4 +329,4 @@ def _put_state(steps: MiniBatch, state: dict[str, Any]) -> None:
     update.load_state_dict(state["averages"])
 
 
-__all__ = ["DeviceWork", "ScheduledMiniBatch", "known_of", "where"]
+__all__ = ["DeviceWork", "ScheduledMiniBatch", "known_of", "put_state", "state_of", "where"]

@@ -158,8 +158,8 @@ class TrainSpec(LoopOptions, TableOptions):
     edge_data: str = option("use", "", "Use or ignore edge weights and features.", choices=EDGE_DATA, resume="given")
     prepare: str = option("whole", "", "mini: one thread per batch, or several.", choices=PREPARE, resume="free",
         drawn=True)
-    cuda_graphs: str = option("auto", "", "mini: replay steps over padded batches; auto: on a device.",
-        choices=CUDA_GRAPHS, resume="free", drawn=True)
+    cuda_graphs: str = option("auto", "", "Replay recorded steps; auto: on a device.",
+        choices=CUDA_GRAPHS, resume="free")
     schedule: str = option("auto", "", "mini, with a device: where batches are prepared.", choices=SCHEDULES,
         resume="free", drawn=True)
     trace: str | None = option(None, "FILE", "Write a Chrome trace and report what limits the speed.", "",

@@ -24,12 +24,15 @@ from graphweft.data.stored_graph import StoredGraph
 from graphweft.dist.ranks import Ranks
 from graphweft.interop.pyg_model import adapted
 from graphweft.runtime.machine import Machine
-from graphweft.schedule.known_places import as_schedule
+from graphweft.runtime.targets import target_of
+from graphweft.schedule.known_places import as_schedule, holds_model
 from graphweft.schedule.places import Schedule
 from graphweft.schedule.subtasks import Subtasks
 from graphweft.train import spec
 from graphweft.train.chosen import Loop
+from graphweft.train.device import device_of
 from graphweft.train.device_batches import DeviceMiniBatch, check_drawn_there, draws_on_device
+from graphweft.train.device_full import DeviceFullBatch
 from graphweft.train.disk_batches import DiskBatches
 from graphweft.train.disk_link import DiskLinkTask
 from graphweft.train.edge_data import EdgeData
@@ -53,6 +56,7 @@ from graphweft.train.ranked_mini import RankedLinkTask, RankedMiniBatch
 from graphweft.train.replayed import Replays
 from graphweft.train.samplers import AnySampler
 from graphweft.train.scheduled import ScheduledMiniBatch, where
+from graphweft.train.shared_batches import SharedMiniBatch
 from graphweft.train.stored_needs import fit_groups, fit_rows
 from graphweft.train.update import Update
 from graphweft.train.ways import full_way, mini_way, statistics_of, unlimited, works_of
@@ -86,7 +90,7 @@ def drawn_of(
     """How batches are made, from what the user gave. Raises: ConfigError where ``mode`` makes none."""
     check_given(spec.TrainSpec, {"cuda_graphs": graphs})
     drawn = Drawn(check_fanouts(fanouts), batch_size, as_macro(macro), *more)
-    drawn = drawn._replace(schedule=as_schedule(schedule, device) or "auto", cuda_graphs=graphs)
+    drawn = drawn._replace(schedule=as_schedule(schedule, device, mode) or "auto", cuda_graphs=graphs)
     check_drawn(spec.TrainSpec, mode, drawn._asdict())
     return drawn
 
@@ -161,7 +165,7 @@ def _fitted(
         mode = promise.plan.mode
         promise.works = partial(works_of, batch) if promise.plan.epoch_seconds else None
     elif mode == "full" and given.task not in EDGE_TASKS:
-        batch = full_batch(given, keep_features)
+        batch = full_batch(given, keep_features, drawn.cuda_graphs)
     else:
         batch = sampled(given._replace(mode=mode), drawn, *keys, *room)
     _replay(batch, given, drawn, budget)
@@ -181,11 +185,7 @@ def _fitted(
 
 def _replay(batch: FullBatch | MiniBatch, given: Given, drawn: Drawn, budget: RunBudget | None) -> None:
     """Mini-batches are replayed where that was asked for. Raises: ConfigError where none of their kind are."""
-    if isinstance(batch, FullBatch):
-        if drawn.cuda_graphs == "on":
-            raise ConfigError("cuda_graphs='on' cannot be combined with mode='auto' where it takes all nodes at once")
-        return
-    if drawn.cuda_graphs == "off":
+    if isinstance(batch, FullBatch) or drawn.cuda_graphs == "off":
         return
     others = {
         f"mode={given.mode}": given.mode not in ("mini", "auto"),
@@ -194,7 +194,7 @@ def _replay(batch: FullBatch | MiniBatch, given: Given, drawn: Drawn, budget: Ru
         "macro": drawn.macro is not None,
         "accumulate": drawn.accumulate > 1,
         "prepare": drawn.prepare != "whole",
-        "a schedule": isinstance(drawn.schedule, Schedule),
+        "a schedule": isinstance(drawn.schedule, Schedule) and not holds_model(drawn.schedule.place),
         "memory": budget is not None,
         "a store": isinstance(given.ds, StoredGraph),
     }
@@ -258,18 +258,28 @@ def _priced(
 ) -> Way:
     """A mode with its price; its steps go into ``made``."""
     if mode == "full":
-        made[mode] = full = full_batch(given, keep_features)
+        made[mode] = full = full_batch(given, keep_features, drawn.cuda_graphs)
         return full_way(full, room, machine)
     made[mode] = mini = sampled(given._replace(mode="mini"), drawn, *keys, None, None)
     return mini_way(mini, room, machine)
 
 
-def full_batch(given: Given, keep_features: bool) -> FullBatch:
-    """Steps over all nodes."""
+def full_batch(given: Given, keep_features: bool, graphs: str = "auto") -> FullBatch:
+    """Steps over all nodes; ``graphs``: whether a device replays them.
+
+    Raises: ConfigError where they were asked for, and there are none.
+    """
     data = (given.ds, features_of(given.ds), given.update)
     labels = (given.loop.target, given.loop.metrics)
     shared = given.ranks.is_shared or isinstance(given.ds, PartDataset)
     made: Callable[..., FullBatch] = partial(RankedFullBatch, given.ranks) if shared else FullBatch
+    place = device_of(given.model)
+    make = None if shared else target_of(place).recorder
+    if graphs != "off" and make is not None and (recorder := make(place)) is not None:
+        made = partial(DeviceFullBatch, asked=graphs, recorder=recorder)
+    elif graphs == "on":
+        what = "ranks" if shared else f"mode={given.mode!r} where it takes all nodes at once on {place}"
+        raise ConfigError(f"cuda_graphs='on' cannot be combined with {what}")
     return made(adapted(given.model), *data, keep_features, given.edges, *labels)
 
 
@@ -287,24 +297,24 @@ def sampled(
     keys = (seed, key)
     own: dict[str, Any] = {"target": loop.target, "metrics": loop.metrics}
     batch: MiniBatch
-    if isinstance(drawn.schedule, Schedule):
-        return _scheduled(given._replace(model=model), drawn, drawn.schedule, keys)
+    schedule = drawn.schedule
+    if isinstance(schedule, Schedule) and not holds_model(schedule.place):
+        return _scheduled(given._replace(model=model), drawn, schedule, keys)
     if draws_on_device(model):
         check_drawn_there(given, drawn)
         there: Callable[..., MiniBatch] = DeviceMiniBatch
+        if isinstance(schedule, Schedule) and _is_shared_out(schedule, drawn, memory):
+            there = partial(SharedMiniBatch, schedule)
         batch = there(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
         batch.use(given.edges)
         return batch
+    if isinstance(schedule, Schedule):
+        raise ConfigError(f"{_named(schedule)} cannot be combined with a model on {device_of(model)}")
     if given.task == "unsupervised":
-        usual = Drawn(None, drawn.batch_size, None, 1, "neighbor", "whole")
-        for name, value, wanted in zip(Drawn._fields, drawn, usual, strict=True):
-            if value != wanted:
-                raise ConfigError(f"{name} cannot be combined with a model that learns without labels; leave it out")
+        _check_without_labels(drawn)
         return EmbeddingTask(given.model, *data, drawn.batch_size, *keys, loop.metrics)
     if isinstance(given.ds, StoredGraph):
-        if given.task not in ("nodes", "link") or given.ranks.is_shared:
-            what = "ranks" if given.ranks.is_shared else f"task={given.task}"
-            raise ConfigError(f"{what} cannot be combined with a store; gw.load(path) reads it into memory")
+        _check_stored(given)
         own |= {"memory": memory, "scratch": scratch}
         if given.task == "link":
             _check_link(drawn)
@@ -337,6 +347,33 @@ def sampled(
         batch = made(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
     batch.use(given.edges)
     return batch
+
+
+def _check_without_labels(drawn: Drawn) -> None:
+    """Raises: ConfigError for options that a model without labels does not take."""
+    usual = Drawn(None, drawn.batch_size, None, 1, "neighbor", "whole")
+    for name, value, wanted in zip(Drawn._fields, drawn, usual, strict=True):
+        if value != wanted:
+            raise ConfigError(f"{name} cannot be combined with a model that learns without labels; leave it out")
+
+
+def _check_stored(given: Given) -> None:
+    """Raises: ConfigError for what does not train on a store."""
+    if given.task not in ("nodes", "link") or given.ranks.is_shared:
+        what = "ranks" if given.ranks.is_shared else f"task={given.task}"
+        raise ConfigError(f"{what} cannot be combined with a store; gw.load(path) reads it into memory")
+
+
+def _is_shared_out(schedule: Schedule, drawn: Drawn, memory: Any) -> bool:
+    """Whether the CPU may prepare batches of the model's device; "auto" does not where options exclude it.
+
+    Raises: ConfigError for a side that was asked for with options that exclude it.
+    """
+    refused = {"accumulate": drawn.accumulate > 1, "memory": memory is not None}
+    for name, is_given in refused.items():
+        if is_given and schedule.share not in ("auto", "device"):
+            raise ConfigError(f"{name} cannot be combined with schedule={schedule.share}")
+    return schedule.share != "device" and not any(refused.values())
 
 
 def _named(schedule: Any) -> str:

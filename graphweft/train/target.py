@@ -126,6 +126,8 @@ class Target(abc.ABC):
     def take(self, y: Tensor, train: Tensor) -> None:  # noqa: B027
         """Takes up what follows from the training labels ``y[train]``; called again where they change."""
 
+    scores_there: ClassVar[bool] = False  # whether :meth:`score` takes outputs on a device
+
     def aligned(self, outputs: Tensor) -> Tensor:
         """Outputs (n, c) in the form in which labels are written, for functions of both."""
         return outputs
@@ -139,6 +141,7 @@ class Classes(Target):
     """One class a node: y (n,) int64; -1 is no label."""
 
     metric = "accuracy"
+    scores_there = True
 
     def check(self, who: str, y: Tensor) -> None:
         """Ids are checked by the dataset, and once more by the kernel that reads them."""
@@ -179,7 +182,13 @@ class Classes(Target):
         """Accuracy; for two classes the area under the ROC curve as well."""
         if rows.numel() == 0:
             return Scored()
-        loss, correct, _ = cross_entropy(outputs, y, rows, want_grad=False)
+        if outputs.device.type != "cpu":  # one wait for both numbers
+            picked, labels = outputs[rows], y[rows]
+            right = (picked.argmax(dim=1) == labels).sum()
+            mean, hits = torch.stack([functional.cross_entropy(picked, labels).double(), right.double()]).tolist()
+            loss, correct = torch.tensor(mean), int(hits)
+        else:
+            loss, correct, _ = cross_entropy(outputs, y, rows, want_grad=False)
         details = {"auc": class_auc(outputs[rows], y[rows])} if outputs.shape[1] == 2 else {}
         return Scored(correct / rows.numel(), float(loss), details)
 

@@ -40,6 +40,7 @@ from graphweft.train.between_batches import between_batches, not_finite
 from graphweft.train.chosen import Chosen, Loop
 from graphweft.train.description import describe
 from graphweft.train.device import on_device
+from graphweft.train.device_memory import run_within
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.embedding_task import for_loss
 from graphweft.train.full_batch import SPLITS
@@ -111,8 +112,7 @@ class Trainer(ShownAsFacts):
             graphs of :meth:`Dataset.from_graphs`), or a sampler over the dataset's graph. ``fanouts`` are nodes of a
             layer for "layer", and the scope of "shadow".
         edge_data: "use" gives the model the dataset's ``edge_weight`` (GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
-            ``edge_features`` (a GAT), a model of your own those that its ``forward`` names so or ``edge_attr``.
-            "ignore": neither.
+            ``edge_features`` (a GAT), others those that their ``forward`` names so or ``edge_attr``. "ignore": neither.
         prepare: For "mini": "whole", a batch by one thread; "subtasks" or :class:`gw.schedule.Subtasks`: by several.
         trace: File for a Chrome trace of all stages (Perfetto); :attr:`verdict` says what bounds the run.
         loss: Called as ``loss(logits, labels)`` with the rows of a step, returns a scalar; a module of torch, a
@@ -137,9 +137,9 @@ class Trainer(ShownAsFacts):
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
         ranks: The processes that train together (:class:`gw.dist.Ranks`); all make one trainer, rank 0 writes ``out``.
-        device: For "full": where to train, as "cuda"; None: where the model is. For "mini": "emulated", a process.
+        device: Where to train, as "cuda"; None: where the model is. For "mini" also "emulated", a process.
         schedule: With a device, who prepares batches: "auto", "cpu", "device", or a :class:`gw.schedule.Schedule`.
-        cuda_graphs: For "mini": "on" replays recorded steps (docs/devices.md); "auto": on a device; "off".
+        cuda_graphs: "auto" replays recorded steps on a device (docs/devices.md), "on" also batches on the CPU; "off".
         precision: "float32", or "bf16": features, rows and operands are in bfloat16; None: that of :func:`gw.config`.
 
     Raises: ConfigError for an option out of range, DataError when no training node has a label.
@@ -216,16 +216,16 @@ class Trainer(ShownAsFacts):
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self._asked, self.ranks = mode, check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight, ds)
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember, device, precision, rules)
-        drawn = drawn_of(mode, device, schedule, cuda_graphs, fanouts, batch_size, macro, accumulate, sampler, prepare)
+        made = drawn_of(mode, self._at, schedule, cuda_graphs, fanouts, batch_size, macro, accumulate, sampler, prepare)
         loop = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema, metrics, best)
-        self._assemble(Chosen(*loop, callbacks, loggers), optimizer, drawn, keep_features, restore_best, rules, config)
+        self._assemble(Chosen(*loop, callbacks, loggers), optimizer, made, keep_features, restore_best, rules, config)
 
     def _take_options(
         self, out: Any, lr: float, seed: int, progress: bool, memory: Any, patience: int, eval_every: int, *more: Any
     ) -> None:
         """Keeps what was given; only the first rank shows progress and writes."""
         check_given(TrainSpec, {"lr": lr, "seed": seed, "patience": patience, "eval_every": eval_every, **more[3]})
-        on_device(self.model, more[1], self.mode)
+        self._at = on_device(self.model, more[1], self.mode)
         self._settings = {"precision": _config.current().precision if more[2] is None else more[2]}
         check_given(TrainSpec, self._settings)
         first = self.ranks.is_first
@@ -289,7 +289,7 @@ class Trainer(ShownAsFacts):
 
     @property
     def replays(self) -> dict[str, Any]:
-        """Bounds of padded batches and launches of a replayed step (``cuda_graphs``), or why none is replayed."""
+        """Launches of a replayed step, and bounds of padded batches (``cuda_graphs``), or why none is replayed."""
         return self._batch.replay_report()
 
     @property
@@ -464,11 +464,7 @@ class Trainer(ShownAsFacts):
 
     def _within(self) -> ExitStack:
         """Keeps to the precision, and to the memory budget where there is one, in the block."""
-        stack = ExitStack()
-        stack.enter_context(_config.config(**self._settings))
-        if self._budget is not None:
-            stack.enter_context(self._budget.within())
-        return stack
+        return run_within(self._settings, self._budget, self.model, self.mode)
 
     @property
     def needs(self) -> Needs | None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft._errors import CheckpointError
+from graphweft.optim import SGD, Adam
 
 
 class Update:
@@ -66,6 +67,32 @@ class Update:
         self._optimizer.step()
         if self._ema is not None:
             self._average(1 - self._ema)
+
+    def is_recordable(self) -> bool:
+        """Whether a device can record an update and launch it again: all that it writes is there.
+
+        That is so after the first update, by the optimisers of ``gw.optim``, where torch has one kernel for all
+        parameters of a group.
+        """
+        optimizer = self._optimizer
+        if not isinstance(optimizer, Adam | SGD) or not optimizer.is_recordable():
+            return False
+        return self._ema is None or len(self._averages) == len(dict(self._model.named_parameters()))
+
+    def write_rates(self) -> None:
+        """Writes learning rates that have changed to where a recorded update reads them."""
+        if isinstance(self._optimizer, Adam | SGD):
+            self._optimizer.write_rates()
+
+    def places(self) -> tuple[Any, ...]:
+        """What a recorded update depends on beside parameters and gradients."""
+        known = self._optimizer.places() if isinstance(self._optimizer, Adam | SGD) else ()
+        return (*known, *(average.data_ptr() for average in self._averages.values()))
+
+    def held(self) -> list[Tensor]:
+        """The state that an update changes beside the parameters."""
+        known = self._optimizer.held() if isinstance(self._optimizer, Adam | SGD) else []
+        return [*known, *self._averages.values()]
 
     def _average(self, share: float) -> None:
         with torch.no_grad():

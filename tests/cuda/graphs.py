@@ -1,4 +1,5 @@
-"""Compiled kernels over the graph zoo and random graphs: ``python graphs.py 500`` runs that many on the emulator.
+"""Compiled kernels over the graph zoo and random graphs: ``python graphs.py 500`` runs that many on the emulator,
+``python graphs.py device 500`` on a CUDA device.
 
 Every graph goes through every kernel that is written once, and through one generated region, forward and backward,
 against float64: SciPy and NumPy, or the interpreter of the IR. The largest error may be 1e-5 of the largest number.
@@ -9,7 +10,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -17,7 +20,7 @@ import numpy as np
 import torch
 from codegen.regions import REGIONS, attends
 from codegen.test_edges import arguments, fields_of, function_of, gradients
-from cuda import emulated, sampling
+from cuda import emulated, hardware, sampling
 from torch import Tensor
 from zoo import CASES
 
@@ -122,7 +125,7 @@ def of_region(graph: gw.Graph, name: str) -> float:
     return max(error(got.detach(), wanted) for got, wanted in pairs)
 
 
-def main(count: int, seconds: float, first: int = 0) -> int:
+def main(count: int, seconds: float, first: int = 0, watching: Callable[[], Any] = emulated.watching) -> int:
     """Prints the largest error of every kernel; how many graphs went wrong."""
     torch.set_num_threads(1)
     gw.passes.pipeline.WORTH_A_KERNEL = 0
@@ -135,7 +138,7 @@ def main(count: int, seconds: float, first: int = 0) -> int:
             break
         done += 1
         try:
-            with emulated.watching() as seen:
+            with watching() as seen:
                 errors = of_kernels(graph(), k)
                 if k % 2 == 0 and graph().is_square:
                     errors["batches"] = float("inf") if sampling.of_graph(graph(), k // 2) else 0.0
@@ -159,5 +162,6 @@ def main(count: int, seconds: float, first: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    numbers = [int(word) for word in sys.argv[1:]]
-    sys.exit(main(numbers[0], *numbers[1:2] or [1e9], *numbers[2:]) > 0)
+    numbers = [int(word) for word in sys.argv[1:] if word != "device"]
+    place = hardware if "device" in sys.argv else emulated
+    sys.exit(main(numbers[0], *numbers[1:2] or [1e9], *numbers[2:] or [0], place.watching) > 0)

@@ -7,7 +7,8 @@ the end are run by ``trials.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from torch.utils._pytree import tree_leaves
 from zoo import random_edges
 
 import graphweft as gw
-from graphweft import device_check
+from graphweft import device_check, optim
+from graphweft.runtime import norms
 from graphweft.runtime.captured import Step
 from graphweft.runtime.cuda import jit, walks
 from graphweft.runtime.cuda.graphs import GraphStep
@@ -44,28 +46,48 @@ class _Watch(TorchDispatchMode):
     def __init__(self, steps: list[Callable[[], None]]) -> None:
         super().__init__()
         self.steps, self.inside = steps, False
+        self.new: set[int] = set()
+        self.before: dict[Any, tuple[Tensor, Tensor]] = {}  # memory from outside that was written, as it was
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        self._keep(func, args)
         made = func(*args, **kwargs)
         if self.inside:
             return made
-        if any(name in str(func) for name in WAITS):
+        if any(name in str(func) for name in WAITS) and kwargs.get("output_size") is None:
             raise RuntimeError(f"recorded: {func} waits for a number of the device")
         given = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        new = [t for t in tree_leaves(made) if isinstance(t, Tensor) and t.untyped_storage().data_ptr() not in given]
+        leaves = [t for t in tree_leaves(made) if isinstance(t, Tensor)]
+        new = {at: t for at, t in enumerate(leaves) if t.untyped_storage().data_ptr() not in given}
+
+        self.new |= {t.untyped_storage().data_ptr() for t in new.values()}
 
         def again() -> None:
             if "empty" in str(func):
-                for target in new:
+                for target in new.values():
                     target.fill_(torch.nan if target.is_floating_point() else 0)
                 return
             found = [t for t in tree_leaves(func(*args, **kwargs)) if isinstance(t, Tensor)]
-            for target, source in zip(new, found, strict=False):
-                target.copy_(source)
+            for at, target in new.items():
+                target.copy_(found[at])
 
         self.steps.append(again)
         return made
+
+    def _keep(self, func: Any, args: Any) -> None:
+        """A recording launches nothing: what it writes is put back at its end."""
+        for said, given in zip(func._schema.arguments, args, strict=False):
+            if said.alias_info is None or not said.alias_info.is_write:
+                continue
+            for t in tree_leaves(given):
+                if isinstance(t, Tensor) and t.numel() and t.untyped_storage().data_ptr() not in self.new:
+                    self.before.setdefault((t.data_ptr(), t.shape, t.stride()), (t, t.clone()))
+
+    def put_back(self) -> None:
+        with torch.no_grad():
+            for tensor, value in reversed(self.before.values()):
+                tensor.copy_(value)
 
 
 class Recorder:
@@ -81,7 +103,7 @@ class Recorder:
     def __init__(self, device: torch.device) -> None:
         self.alive: list[Any] = []
 
-    def warm(self, body: Callable[[], object]) -> None:
+    def warm(self, body: Callable[[], object], alone: bool = False) -> None:
         body()
 
     def record(self, body: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
@@ -100,6 +122,7 @@ class Recorder:
             for module in (jit, walks):
                 patch.setattr(module, "launch", noted)
             made = body()
+        watch.put_back()
         self.alive.append(made)
         Recorder.graphs += 1
 
@@ -110,6 +133,37 @@ class Recorder:
                     step()
 
         return replay, made
+
+
+@contextlib.contextmanager
+def fused_updates() -> Iterator[None]:
+    """Optimisers step by torch's fused kernels, as on a GPU, and norms keep their statistics by torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optim, "_is_fused", lambda group: True)
+        patch.setattr(optim, "_native_gradient", lambda parameter, gradient: None)
+        patch.setattr(norms, "track", lambda *given: False)
+        yield
+
+
+def whole_steps_are_three_graphs() -> None:
+    """Full batches by kernels, with dropout: two graphs a step and one an evaluation, beside steps without graphs."""
+    found, every = random_edges(8, 16, 3), torch.arange(8)
+    graph, x = gw.Graph(found.src, found.dst, num_nodes=8), torch.randn(8, 4, generator=torch.Generator())
+    ds = gw.Dataset("small", graph, x, every % 3, every[:4], every[4:6], every[6:], 3)
+    seen: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CUDA, "recorder", Recorder)
+        for graphs in ("off", "on"):
+            torch.manual_seed(0)
+            net = gw.nn.GCN(4, 4, 3, dropout=0.4)
+            Recorder.graphs = Recorder.launched = 0
+            with gw.config(target="cuda", certify=False):
+                trainer = gw.Trainer(net, ds, lr=0.05, cuda_graphs=graphs)
+                trainer.fit(3)
+            seen.append([(r.loss, r.val_loss) for r in trainer.history] + [p.tolist() for p in net.parameters()])
+            assert Recorder.graphs == (3 if graphs == "on" else 0), trainer.replays
+    assert trainer.replays == {"launches": 2, "replayed": 2, "fallbacks": 0, "evaluation": 1, "updates": False}
+    assert seen[0] == seen[1]
 
 
 def a_recorded_step_is_right_for_another_batch() -> None:
@@ -153,3 +207,10 @@ def the_doctor_finds_replayed_batches_right() -> None:
         works = device_check.replays(graph, torch.device("cpu"), Recorder)  # type: ignore[arg-type]
         checks = [device_check._checked(name, work, torch.device("cpu"), 0) for name, work in works.items()]
     assert len(checks) == 3 and all(check.holds for check in checks), checks
+
+
+TRIALS = (
+    a_recorded_step_is_right_for_another_batch,
+    the_doctor_finds_replayed_batches_right,
+    whole_steps_are_three_graphs,
+)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import graphweft as gw
+from graphweft.loader.device_rows import DeviceRows
 from graphweft.runtime.cuda.sampling import DeviceSampler
 
 # fall, grow, all, replaced; -1 before a number shuffles whole rows; 70 is more than a row of few draws has
@@ -15,12 +16,18 @@ FANOUTS = (((3, 2), False), ((2, 5), False), ((-1, 2), False), ((2, -1), False),
 
 
 def differences(
-    graph: gw.Graph, fanouts: tuple[int, ...], replace: bool, seeds: Tensor, key: int, names: Tensor | None = None
+    graph: gw.Graph,
+    fanouts: tuple[int, ...],
+    replace: bool,
+    seeds: Tensor,
+    key: int,
+    names: Tensor | None = None,
+    memory: int | None = None,
 ) -> list[str]:
     """What is not the same."""
     plan = gw.sampling.NeighborSampler(graph, fanouts, replace, names=names)
     wanted = plan.sample(seeds, seed=key, epoch=2, stage=1)
-    found = DeviceSampler(plan, torch.device("cpu")).sample(seeds, seed=key, epoch=2, stage=1)
+    found = DeviceSampler(plan, torch.device("cpu"), memory).sample(seeds, seed=key, epoch=2, stage=1)
     pairs = {name: (getattr(found, name), getattr(wanted, name)) for name in ("n_id", "edge_index", "e_id")}
     for k, (mine, other) in enumerate(zip(found.blocks, wanted.blocks, strict=True)):
         pairs[f"block {k}: indptr"] = mine.csc.indptr, other.csc.indptr
@@ -38,3 +45,20 @@ def of_graph(graph: gw.Graph, seed: int) -> list[str]:
     fanouts, replace = FANOUTS[seed % len(FANOUTS)]
     names = torch.from_numpy(random.integers(0, 1 << 40, n)) if seed % 3 == 0 else None
     return differences(graph, fanouts, replace, seeds, int(random.integers(0, 1 << 62)), names)
+
+
+def rows_come_from_both_memories() -> None:
+    """Rows of all dtypes, with some, none and all of them kept; lists of in-edges that stay in host memory."""
+    random, ids = torch.Generator().manual_seed(2), torch.tensor([8, 0, 3, 3, 7, 1, 8, 5])
+    kinds = ((torch.float32, 5), (torch.float64, 2), (torch.bfloat16, 3), (torch.uint8, 7), (torch.float32, 130))
+    for dtype, width in kinds:
+        table = torch.randint(0, 99, (9, width), generator=random).to(dtype)
+        for kept in ([], [8, 3, 0], list(range(9))):
+            with gw.config(target="cuda"):
+                rows = DeviceRows(table, torch.tensor(kept, dtype=torch.int64), torch.device("cpu"), "read")
+            assert torch.equal(rows(ids), table[ids]) and rows(ids[:0]).shape == (0, width)
+            assert (rows.hits, rows.read) == (sum(int(i) in kept for i in ids), 8)
+            assert rows.nbytes == len(kept) * table[0].nbytes + 4 * 9
+    graph = gw.Graph([1, 2, 3, 0, 4, 1], [0, 0, 0, 1, 1, 2])
+    for fanouts, again in FANOUTS:
+        assert not differences(graph, fanouts, again, torch.tensor([0, 2]), 7, memory=100)

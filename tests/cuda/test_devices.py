@@ -31,10 +31,13 @@ from graphweft.runtime.cuda.target import CUDA
 from graphweft.runtime.padded import Room, Shapes
 from graphweft.runtime.staged import Choice
 from graphweft.runtime.targets import target_of
-from graphweft.train.full_batch import FullBatch
+from graphweft.train.device_full import DeviceFullBatch
 from graphweft.train.target import Classes
+from graphweft.train.update import Update
 
 META = torch.device("meta")
+LIBRARY = torch.library.Library("aten", "IMPL", "Meta")
+LIBRARY.impl("_fused_adam_.tensor_lr", lambda *given, **named: None)  # torch has that of a rate in host memory alone
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 
 
@@ -116,7 +119,7 @@ def test_a_padded_batch_is_two_graphs_that_make_no_host_tensor_and_wait_for_noth
         def __init__(self, device: torch.device) -> None:
             assert device == there
 
-        def warm(self, body: Any) -> None:
+        def warm(self, body: Any, alone: bool = False) -> None:
             body()
             launched.clear()
 
@@ -293,7 +296,7 @@ def test_ids_that_are_declared_are_checked_once(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer")  # of fake tensors
 @pytest.mark.parametrize("labels", ["classes", "several", "numbers"])
 def test_a_whole_step_with_loss_and_update_waits_for_nothing(labels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a trainer of full batches takes it on a device."""
+    """As a trainer of full batches takes it on a device: call by call, and as two graphs with the update."""
     pytest.importorskip("triton", reason="triton is not installed")
     for module in (jit, walks):
         monkeypatch.setattr(module, "launch", lambda *given, **fixed: None)
@@ -305,7 +308,9 @@ def test_a_whole_step_with_loss_and_update_waits_for_nothing(labels: str, monkey
         model(graph, ds.x).sum().backward()
     for each in (graph, graph.loopless, looped(graph)):
         assert each.reverse().csc.num_edges == each.num_edges
-    there, steps = torch.device("cuda:0"), FullBatch(model, ds, ds.x, gw.optim.Adam(model.parameters()), every_row=True)
+    there, optimizer = torch.device("cuda:0"), gw.optim.Adam(model.parameters())
+    steps = DeviceFullBatch(model, ds, ds.x, optimizer, every_row=True, recorder=None)
+    steps.refused = "not before the step by calls was looked at"
     with FakeTensorMode(allow_non_fake_inputs=True), gw.config(certify=False, calibrate=False):
         for module in model.modules():
             for name, parameter in list(module._parameters.items()):
@@ -317,6 +322,24 @@ def test_a_whole_step_with_loss_and_update_waits_for_nothing(labels: str, monkey
         steps.step()  # sends features, labels and structure, and makes the optimiser's state
         with HostTensors() as watch:
             loss = steps.step()
+        watches: list[HostTensors] = []
+
+        class Noting:
+            """Runs what a device would record."""
+
+            def warm(self, body: Any, alone: bool) -> None:
+                body()
+
+            def record(self, body: Any) -> Any:
+                with HostTensors() as watch:
+                    made = body()
+                watches.append(watch)
+                return (lambda: None), made
+
+        steps._recorder = Noting()
+        steps._as_graphs((), Update(model, steps.optimizer))
+    assert len(watches) == 2 and not watches[0].seen and not watches[1].seen
+    assert [w.names.count("aten._fused_adam_.tensor_lr") for w in watches] == [0, 1]
     assert loss.device == there and {p.grad.device for p in model.parameters() if p.grad is not None} == {there}
     assert not watch.seen, watch.seen
-    assert watch.names.count("aten._fused_adam_.default") == 1, watch.names
+    assert watch.names.count("aten._fused_adam_.tensor_lr") == 1, watch.names

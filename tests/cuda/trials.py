@@ -1,5 +1,6 @@
 """Trials of the kernels, as a program of its own that prints one line each: ``python trials.py`` in Triton's
-interpreter, ``python trials.py compiled`` as machine code for compute capability 9.0 on the emulator of ``ptx.py``.
+interpreter, ``python trials.py compiled`` as machine code for compute capability 9.0 on the emulator of ``ptx.py``,
+``python trials.py device`` on a CUDA device; ``device 2/8`` is the second of eight parts of them.
 
 Triton reads ``TRITON_INTERPRET`` when it is imported, so another process than that of the tests runs them.
 """
@@ -15,13 +16,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-os.environ["TRITON_INTERPRET"] = "0" if sys.argv[1:] == ["compiled"] else "1"
+os.environ["TRITON_INTERPRET"] = "0" if sys.argv[1:2] in (["compiled"], ["device"]) else "1"
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from codegen.regions import REGIONS, Region, attends
 from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
-from cuda import checked, doctored, emulated, halves, losses, recorded, sampling
+from cuda import checked, doctored, emulated, halves, hardware, losses, recorded, sampling, shared
 from cuda.halves import dense_of, drawn
 from nn.models import IN, make
 from torch import Tensor
@@ -41,8 +42,10 @@ from graphweft.runtime.cuda.jit import Kernel
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.kernel_call import KernelCall, Slot, Slots
 from graphweft.runtime.target import Launch, Launcher
+from graphweft.train.device_batches import AHEAD
 
-COMPILED = sys.argv[1:] == ["compiled"]
+MODE = sys.argv[1] if sys.argv[1:2] in (["compiled"], ["device"]) else "interpreted"
+COMPILED = MODE == "compiled"
 GRAPHS = {case.name: case for case in CASES}
 SMALL = ("no_edges", "isolated", "self_loops", "multi_edges", "path")
 DTYPES = (torch.float32, torch.float64)
@@ -56,7 +59,12 @@ def trial(function: Callable[[], None]) -> Callable[[], None]:
 
 def interpreted(function: Callable[[], None]) -> Callable[[], None]:
     """A trial that needs the interpreter: the emulator runs all programs at once."""
-    return function if COMPILED else trial(function)
+    return trial(function) if MODE == "interpreted" else function
+
+
+def checking(function: Callable[[], None]) -> Callable[[], None]:
+    """A trial that needs addresses to be checked."""
+    return function if MODE == "device" else trial(function)
 
 
 def close(got: Tensor, wanted: Tensor) -> None:
@@ -103,6 +111,7 @@ TRIALS |= {
         halves.sums_of_many_small_numbers_keep_them,
         halves.models_of_sixteen_bits,
         losses.class_losses_of_rows,
+        sampling.rows_come_from_both_memories,
         doctored.a_kernel_that_fails_is_switched_off_and_the_run_goes_on,
     )
 }
@@ -449,60 +458,26 @@ def small_data() -> gw.Dataset:
     return gw.Dataset("small", graph, drawn(40, 6), every % 3, every[:20], every[20:30], every[30:], 3)
 
 
-@interpreted
-def a_loader_draws_where_it_is_told_to() -> None:
-    """Batches of all epochs; hot rows of features lie there, as many as fit."""
-    ds = small_data()
-    given: dict[str, object] = {"fanouts": (3, 2), "batch_size": 8, "shuffle": True, "seed": 4, "prefetch": 0}
-    wanted = gw.Loader(ds, **given)
-    structure = ds.graph.csc.nbytes + 4 * 40
-    with gw.config(target="cuda"):
-        found = gw.Loader(ds, **given, device="cpu", device_memory=structure + 15 * 24)
-        for _ in range(2):
-            for mine, other in zip(found, wanted, strict=True):
-                for name in ("n_id", "edge_index", "e_id", "x", "y", "input_id"):
-                    assert torch.equal(getattr(mine, name), getattr(other, name)), name
-        rows = found.device_rows
-        assert rows is not None and rows.nbytes == 15 * 24 and 0.4 < rows.hit_ratio < 0.9, rows.hit_ratio
-        state = found.state_dict()
-    wanted.load_state_dict(state)  # the same batches: either continues the other
-
-
-@interpreted
-def a_trainer_draws_where_the_model_is() -> None:
-    """The losses of the CPU's batches and kernels."""
-    losses = []
-    for target in ("cuda", "cpu"):
-        torch.manual_seed(0)
-        net = gw.nn.SAGE(6, 4, 3, num_layers=2)
-        with gw.config(target=target, certify=False):
-            trainer = gw.Trainer(net, small_data(), lr=0.05, mode="mini", fanouts=(3, 2), batch_size=10, progress=False)
-            losses.append([record.loss for record in trainer.fit(epochs=2)])
-        name = "DeviceMiniBatch" if target == "cuda" else "MiniBatch"
-        assert type(trainer._batch).__name__ == name
-    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-5, atol=1e-6)
-
-
-for run in (recorded.a_recorded_step_is_right_for_another_batch, recorded.the_doctor_finds_replayed_batches_right):
+for run in (*recorded.TRIALS, *shared.TRIALS):
     interpreted(run)
 
 
 @interpreted
 def a_trainer_replays_batches_as_two_graphs() -> None:
-    """Forward and backward of padded batches, recorded once, launched for other contents, with other draws."""
+    """Padded batches with their update, recorded once, launched for other contents, other draws and other rates."""
     ds, losses = small_data(), []
     for target in ("cuda", "cpu"):
         torch.manual_seed(0)
         net = gw.nn.SAGE(6, 4, 3, num_layers=2, dropout=0.3)
         CUDA.captures(partial(GraphStep.capture, recorder=recorded.Recorder))
         recorded.Recorder.graphs = recorded.Recorder.launched = 0
-        with gw.config(target=target, certify=False):
-            given = {"fanouts": (3, 2), "batch_size": 8, "progress": False, "eval_every": 9, "cuda_graphs": "auto"}
+        with gw.config(target=target, certify=False), recorded.fused_updates():
+            given = {"fanouts": (3, 2), "batch_size": 8, "eval_every": 9, "scheduler": "exponential:0.5", "clip": 0.3}
             trainer = gw.Trainer(net, ds, lr=0.05, mode="mini", **given)
             losses.append([record.loss for record in trainer.fit(epochs=3)])
         CUDA.captures(GraphStep.capture)
         if target == "cuda":
-            assert trainer.replays["launches"] == 2 == recorded.Recorder.graphs, trainer.replays
+            assert trainer.replays["launches"] == 2 == recorded.Recorder.graphs and trainer.replays["updates"]
             replayed, fallbacks = trainer.history["replayed"], trainer.history["fallbacks"]
             assert replayed[0] == fallbacks[0] == 0 and sum(replayed) > 1 and min(fallbacks[1:]) >= 1
             assert [a + b for a, b in zip(replayed[1:], fallbacks[1:], strict=True)] == [3, 3]
@@ -518,7 +493,7 @@ def the_doctor_finds_every_kernel_right() -> None:
     assert not device_check.Check("x", 1e-3, 1e-5, True).holds and not device_check.Check("x", 0.0, 1e-5, False).holds
 
 
-@trial
+@checking
 def a_walk_that_is_wrong_is_seen() -> None:
     """Mutants of a generated kernel: each gives wrong numbers, leaves a gap, or reads or writes where it must not."""
     render, caught, applied = walks.render_walk, list[str](), set[str]()
@@ -586,11 +561,16 @@ def noting(kernel: str, launcher: Launcher) -> Launcher:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     gw.passes.pipeline.WORTH_A_KERNEL = 0
+    AHEAD.update(prefetch=0, workers=0)  # a stand-in for a device has no streams
     CUDA._table = {key: noting(key[0], launcher) for key, launcher in CUDA._table.items()}
-    for name, run in TRIALS.items():
+    part, of = map(int, sys.argv[2].split("/")) if sys.argv[2:] else (1, 1)
+    if of > 1:  # the last one counts what all have launched
+        TRIALS.popitem()
+    watching = {"compiled": emulated, "device": hardware, "interpreted": checked}[MODE].watching
+    for name, run in list(TRIALS.items())[part - 1 :: of]:
         begin = time.perf_counter()
         try:
-            with emulated.watching() if COMPILED else checked.watching() as launched:
+            with watching() as launched:
                 run()
             verdict = "ok"
         except Exception as failure:

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import graphweft as gw
-from graphweft._errors import ConfigError, IndexRangeError, MemoryBudgetError
+from graphweft._errors import ConfigError, FallbackWarning, IndexRangeError, MemoryBudgetError
 from graphweft.loader.device_rows import DeviceRows
 from graphweft.runtime.cuda.sampling import DeviceSampler
+from graphweft.runtime.cuda.target import CUDA
 
 
 def data() -> gw.Dataset:
@@ -39,7 +40,7 @@ def test_what_is_not_drawn_there_is_refused() -> None:
             ConfigError, match=r"cannot be combined with LayerSampler \(samplers there: NeighborSampler"
         ):
             gw.Loader(sampler.graph, [0], sampler=sampler, device="cpu")
-        with pytest.raises(MemoryBudgetError, match="device_memory: expected at least 88 bytes for the structure, got"):
+        with pytest.raises(MemoryBudgetError, match="device_memory: expected at least 56 bytes for the structure, got"):
             gw.Loader(data(), fanouts=[1], device="cpu", device_memory=50)
 
 
@@ -63,6 +64,47 @@ def test_rows_come_from_where_they_lie() -> None:
         rows = DeviceRows(table, kept, torch.device("cpu"))
         assert torch.equal(rows(ids), table[ids]) and rows.read == 5
         assert rows.hits == sum(kept is None or int(i) in kept.tolist() for i in ids)
+
+
+def test_ways_of_far_rows_that_are_not_there_are_one_line() -> None:
+    table, kept, here = torch.eye(4), torch.tensor([1]), torch.device("cpu")
+    with pytest.raises(ConfigError, match=r"^far_rows: expected one of auto, read, sent, got 'uva'$"):
+        gw.Loader(data(), fanouts=[1], far_rows="uva")
+    with pytest.raises(ConfigError, match=r"^Loader: expected device_memory with far_rows='read', got none$"):
+        gw.Loader(data(), fanouts=[1], far_rows="read")
+    with pytest.raises(ConfigError, match=r"^far_rows='read' cannot be combined with device='cpu'$"):
+        DeviceRows(table, kept, here, "read")
+    assert DeviceRows(table, kept, here).far == "sent"
+    with gw.config(target="cuda"):
+        assert DeviceRows(table, kept, here, "read").far == "read"
+        with pytest.raises(ConfigError, match=r"^far_rows: expected features without gaps between rows, got a view$"):
+            DeviceRows(table.t()[:, :2], kept, here, "read")
+        assert DeviceRows(table.t()[:, :2], kept, here).far == "sent"
+
+
+def test_rows_that_cannot_be_read_are_sent() -> None:
+    """Where the device does not reach host memory, or reads something else."""
+
+    class Reader:
+        nbytes = hits = 0
+
+        def __init__(self, *given: object) -> None:
+            self.fails = True
+
+        def __call__(self, n_id: torch.Tensor) -> torch.Tensor:
+            if self.fails:
+                raise ValueError("pointer argument cannot be accessed")
+            return torch.zeros(n_id.numel(), 3)
+
+    table, ids = torch.randn(6, 3), torch.tensor([5, 0, 0, 3, 2])
+    with pytest.MonkeyPatch.context() as patch, gw.config(target="cuda"):
+        patch.setattr(CUDA, "row_reader", Reader)
+        for fails, why in ((True, "cannot be accessed"), (False, "were not those of the table")):
+            rows = DeviceRows(table, torch.tensor([0, 5]), torch.device("cpu"))
+            rows._reader.fails = fails
+            with pytest.warns(FallbackWarning, match=why):
+                rows.settle(ids)
+            assert rows.far == "sent" and torch.equal(rows(ids), table[ids]) and (rows.hits, rows.read) == (3, 5)
 
 
 def test_seeds_are_checked_in_the_words_of_the_cpu() -> None:

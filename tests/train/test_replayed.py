@@ -135,7 +135,7 @@ def test_a_replay_that_is_not_the_step_is_not_used(monkeypatch: pytest.MonkeyPat
         step = inner(*given)
 
         class Wrong:
-            launches, exact = 1, True
+            launches, exact, updates = 1, True, False
 
             def __call__(self, *args: Any) -> Any:
                 loss, gradients = step(*args)  # type: ignore[misc]
@@ -154,7 +154,10 @@ def test_a_replay_that_is_not_the_step_is_not_used(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"mode": "full"}, "cuda_graphs: expected mode mini as well, got mode 'full'"),
+        (
+            {"mode": "full"},
+            "cuda_graphs='on' cannot be combined with mode='full' where it takes all nodes at once on cpu",
+        ),
         ({"macro": "large:1/4"}, "cuda_graphs='on' cannot be combined with macro"),
         ({"accumulate": 2}, "cuda_graphs='on' cannot be combined with accumulate"),
         ({"prepare": "subtasks"}, "cuda_graphs='on' cannot be combined with prepare"),

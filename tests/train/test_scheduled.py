@@ -136,7 +136,7 @@ def test_without_a_device_nothing_is_started_and_a_device_is_asked_for_in_one_li
     for share in ("auto", "cpu"):
         trainer = gw.Trainer(RUNS["gcn, dropout"][0](), DS, mode="mini", schedule=share)
         assert type(trainer._batch) is MiniBatch and trainer.scheduled == ""
-    with pytest.raises(ConfigError, match=r"expected a device that prepares batches \(emulated\), got none$"):
+    with pytest.raises(ConfigError, match=r"expected a device that prepares batches \(emulated, cuda\), got none$"):
         gw.Trainer(RUNS["gcn, dropout"][0](), DS, mode="mini", schedule="device")
     with pytest.raises(ConfigError, match=r"^schedule: expected one of auto, cpu, device, got 'gpu'$"):
         gw.Trainer(RUNS["gcn, dropout"][0](), DS, mode="mini", schedule="gpu")
@@ -279,7 +279,7 @@ def test_the_command_trains_there_and_says_why(tmp_path: Path) -> None:
     assert "device alone" in summary["schedule"][0] and "epochs" in summary["schedule"][-1]
     refused = command("train", *data, "--schedule", "device", "--out", str(tmp_path / "none"))
     assert refused.returncode != 0
-    told = "graphweft train: --schedule: expected a device that prepares batches (emulated), got none"
+    told = "graphweft train: --schedule: expected a device that prepares batches (emulated, cuda), got none"
     assert refused.stderr.splitlines()[-1] == told
 
 

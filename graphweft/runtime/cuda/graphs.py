@@ -1,4 +1,4 @@
-"""A step on a device as two CUDA graphs: one launch forward, with the loss, and one backward.
+"""A step on a device as two CUDA graphs: one launch forward, with the loss, and one backward, with the update.
 
 Comes in: a step and bounds. Goes out: :class:`GraphStep`; None where launches take numbers of the host that change.
 Registered in ``captures.py``. :class:`Recorder` is all that is asked of a device.
@@ -6,15 +6,15 @@ Registered in ``captures.py``. :class:`Recorder` is all that is asked of a devic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphweft.ir.ops import Op
-from graphweft.runtime.captured import Step
-from graphweft.runtime.kernel_call import KernelCall
+from graphweft.runtime.captured import Step, draws_by_torch
 from graphweft.runtime.padded import Bounds, Room
 from graphweft.runtime.staged import PreparedBatch
 
@@ -31,22 +31,58 @@ class Recorder:
     def __init__(self, device: torch.device) -> None:
         self._device, self._pool = device, torch.cuda.graph_pool_handle()
 
-    def warm(self, body: Callable[[], object]) -> None:
-        """Runs ``body`` some times, aside from the current stream."""
+    def warm(self, body: Callable[[], object], alone: bool = False) -> None:
+        """Runs ``body`` some times, aside from the current stream.
+
+        ``alone``: no other thread uses the device, so that one that waits for a number of the device is found here and
+        not by a recording, which it would break. Raises: RuntimeError for it.
+        """
         aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         current = torch.cuda.current_stream(self._device)
         aside.wait_stream(current)
-        with torch.cuda.stream(aside):
-            for _ in range(_WARM):
-                body()
-        current.wait_stream(aside)
+        try:
+            with torch.cuda.stream(aside):
+                for at in range(_WARM):
+                    with _refusing_to_wait() if alone and at + 1 == _WARM else contextlib.nullcontext():
+                        body()
+        finally:  # what follows may write what was read there
+            current.wait_stream(aside)
 
     def record(self, body: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         """What launches again what ``body`` launched, and the result of ``body``, whose memory that writes."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(self._device), torch.cuda.graph(graph, pool=self._pool):
-            made = body()
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
+        # Loaders draw batches on threads and streams of their own meanwhile, which is no part of it.
+        record = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
+        with torch.cuda.device(self._device):
+            try:
+                with record:
+                    made = body()
+            except RuntimeError:
+                torch.cuda.set_stream(current)  # where ending a recording fails, torch stays on its stream
+                raise
         return graph.replay, made
+
+
+@contextlib.contextmanager
+def _refusing_to_wait() -> Iterator[None]:
+    """What waits for a number of the device is an error in the block."""
+    former = torch.cuda.get_sync_debug_mode()
+    _set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        _set_sync_debug_mode(former)
+
+
+def _set_sync_debug_mode(mode: int | str) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode")  # torch calls it a prototype
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+def recorder_on(device: torch.device) -> Recorder | None:
+    """What records launches on ``device``; None for one without CUDA graphs."""
+    return Recorder(device) if device.type == "cuda" else None
 
 
 class GraphStep:
@@ -55,7 +91,7 @@ class GraphStep:
     launches, exact = 2, False  # products of more rows may be added up in another order
 
     def __init__(self, step: Step, room: Room, recorder: Recorder) -> None:
-        self._room = room
+        self._room, self.updates = room, step.update is not None
         loss = step.loss(room.labels)
         self._key = torch.zeros(1, dtype=torch.int64, device=step.device)  # of draws, read by every launch that draws
         key: int | Tensor = self._key if step.draws else 0
@@ -67,7 +103,7 @@ class GraphStep:
         recorder.warm(whole)
         self._forward, found = recorder.record(lambda: step.forward(room, loss, key))
         self._loss, gradient, pullback = found
-        self._backward, self._gradients = recorder.record(lambda: pullback(gradient))
+        self._backward, self._gradients = recorder.record(lambda: step.backward(pullback, gradient))
         self._draws, self._alive = step.draws, (found, step)
 
     @classmethod
@@ -83,12 +119,12 @@ class GraphStep:
         if recorder is None and step.device.type != "cuda":
             return None
         plan = step.plan.plan
-        if step.draws and any(_reads_key(call) and plan.interprets(call) for call in (*plan.forward, *plan.backward)):
+        if step.draws and draws_by_torch(plan):
             return None
         return cls(step, step.room(bounds, batch, labels), (recorder or Recorder)(step.device))
 
     def __call__(self, batch: PreparedBatch, labels: Tensor, key: int) -> tuple[Any, dict[str, Tensor | None]]:
-        """Loss and gradients, in memory that the next batch writes."""
+        """Loss and gradients, in memory that the next batch writes; the update is done where it was recorded."""
         self._room.fill(batch.seeds, batch.values, labels)
         if self._draws:
             self._key.fill_(key)
@@ -97,8 +133,4 @@ class GraphStep:
         return self._loss, self._gradients
 
 
-def _reads_key(call: KernelCall) -> bool:
-    return any(slot.value.op is Op.INPUT and slot.value["name"] == "seed" for slot in call.reads)
-
-
-__all__ = ["GraphStep", "Recorder"]
+__all__ = ["GraphStep", "Recorder", "recorder_on"]

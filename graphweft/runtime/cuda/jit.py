@@ -103,28 +103,43 @@ def generated(text: str, name: str, functions: tuple[tuple[str, Kernel], ...]) -
 def launch(
     compiled: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 1, fusion: bool = True, **fixed: Any
 ) -> None:
-    """Runs a kernel on the device of its tensors; an empty grid is nothing to do.
+    """Runs a kernel on the device of its tensors; an empty grid is nothing to do. It may read pinned host memory.
 
     Without ``fusion`` a product and a sum are rounded twice: where threads hold copies of a sum over each other's
     products, each would leave its own unrounded, and the copies would differ.
 
-    Raises: ConfigError for tensors on several devices, or in host memory without Triton's interpreter.
+    Raises: ConfigError for tensors on several devices, or in host memory without Triton's interpreter;
+    MissingPackageError where Triton finds no C compiler.
     """
     if 0 in grid:
         return
     places = {item.device for item in arguments if isinstance(item, Tensor)}
+    if len(places) > 1:
+        places = {item.device for item in arguments if isinstance(item, Tensor) and not _is_pinned(item)}
     if len(places) != 1:
         raise ConfigError(f"cuda: expected tensors on one device, got {', '.join(sorted(map(str, places)))}")
     (place,) = places
     if place.type == "cuda":
-        with torch.cuda.device(place):
-            compiled[grid](*arguments, num_warps=warps, enable_fp_fusion=fusion, **fixed)
+        try:
+            with torch.cuda.device(place):
+                compiled[grid](*arguments, num_warps=warps, enable_fp_fusion=fusion, **fixed)
+        except RuntimeError as failure:
+            if "C compiler" not in str(failure):
+                raise
+            raise MissingPackageError(
+                "cuda: expected a C compiler, with which Triton makes what launches a kernel, got none; "
+                "install gcc, or set CC"
+            ) from None
     elif find_triton().knobs.runtime.interpret:
         compiled[grid](*arguments, **fixed)
     else:
         raise ConfigError(
             f"cuda: expected tensors on a CUDA device, got {place}; set TRITON_INTERPRET=1 to try kernels"
         )
+
+
+def _is_pinned(item: Tensor) -> bool:
+    return item.device.type == "cpu" and item.is_pinned()
 
 
 def warps_for(elements: int) -> int:

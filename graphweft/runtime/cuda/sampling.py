@@ -7,6 +7,7 @@ drew and how many nodes are new, and for nothing else. Found by ``targets.py`` f
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple
 
 import torch
@@ -15,11 +16,12 @@ from torch import Tensor
 from graphweft._errors import ConfigError
 from graphweft.codegen.edge_triton import padded
 from graphweft.graph.adjacency import Adjacency
-from graphweft.graph.block import Block, DrawnEdges
+from graphweft.graph.block import Block, FarEdges, FarIds
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.runtime.cuda import sampling_kernels as kernels
 from graphweft.runtime.cuda.edges import draw_words
+from graphweft.runtime.cuda.host_rows import readable
 from graphweft.runtime.cuda.streams import Aside
 from graphweft.sample.neighbor import NeighborSampler, is_widest
 from graphweft.sample.sampler import Sample
@@ -88,19 +90,27 @@ class DeviceSampler:
     Args:
         plan: What is drawn, uniformly.
         device: Where.
+        memory: Bytes there; where the structure takes more, kernels read the lists of in-edges in host memory.
 
-    Raises: ConfigError for draws by weight.
+    Attributes:
+        nbytes: Bytes there, of one batch under way.
+
+    Raises: ConfigError for draws by weight, or for host memory that the device does not read.
     """
 
-    def __init__(self, plan: NeighborSampler, device: torch.device) -> None:
+    def __init__(self, plan: NeighborSampler, device: torch.device, memory: int | None = None) -> None:
         if plan.is_weighted:
             raise ConfigError(
                 f"device='{device}' cannot be combined with weight; without device= draws by weight are made on the CPU"
             )
         self.plan, self.graph, self.device = plan, plan.graph, device
-        self._csc = plan.graph.csc.to(device)
+        csc, numbers = plan.graph.csc, 4 * plan.graph.num_nodes
+        self.is_far = memory is not None and csc.num_edges > 0 and csc.nbytes + numbers > memory
+        self._held = readable(csc.indices, device) if self.is_far else None
+        there = Adjacency(csc.indptr.to(device), csc.indices, None, csc.num_cols) if self.is_far else csc.to(device)
+        self._csc, self.nbytes = there, numbers + (there.indptr.nbytes if self.is_far else csc.nbytes)
         self._names = None if plan._names is None else plan._names.to(device)
-        self._idle: list[Tensor] = []
+        self._numbers = threading.local()  # of the batch that a thread, on a stream of its own, has under way
         self._aside = Aside(device)
         self._hops = hops_of(plan.fanouts)
         self._falls = list(plan.fanouts) == sorted(plan.fanouts, key=lambda k: -(_ALL if k < 0 else k))
@@ -115,23 +125,19 @@ class DeviceSampler:
             return self._sampled(*self.draw(seeds, batch_seed(seed, epoch, stage)))
 
     def _sampled(self, drawn: Drawn, columns: Tensor) -> Sample:
-        """The batch, with the copies of its arrays in host memory."""
-        n_id = drawn.nodes.cpu()
-        made = []
+        """The batch; copies of its arrays in host memory are made where somebody reads them."""
+        made, nodes = [], FarIds(drawn.nodes)
+        self._aside.hand_over(drawn.nodes)
         for hop, ends in enumerate(drawn.ends[1:]):
-            parts = self._block(drawn, columns, hop, ends)
-            num_src = drawn.ends[hop + 2] if hop + 2 < len(drawn.ends) else n_id.numel()
-            block = Block.of(self._edges(n_id, parts), num_src)
-            self._aside.hand_over(*parts[:2])
-            block.csc.keep_twin(Adjacency(parts[0], parts[1], None, num_src))
-            made.append(block)
-        every = self._edges(n_id, (drawn.starts, columns, drawn.places))
-        return Sample(n_id, drawn.ends[1], tuple(reversed(made)), (every,))
+            num_src = drawn.ends[hop + 2] if hop + 2 < len(drawn.ends) else drawn.nodes.numel()
+            made.append(Block.of(self._edges(nodes, self._block(drawn, columns, hop, ends), num_src), num_src))
+        every = self._edges(nodes, (drawn.starts, columns, drawn.places), drawn.nodes.numel())
+        return Sample(nodes, drawn.ends[1], tuple(reversed(made)), (every,))
 
-    def _edges(self, n_id: Tensor, parts: tuple[Tensor, Tensor, Tensor]) -> DrawnEdges:
-        """Offsets, numbers of sources and places, copied to host memory."""
-        indptr, indices, places = (part.cpu() for part in parts)
-        return DrawnEdges(self.graph, n_id, indptr, indices, places)
+    def _edges(self, nodes: FarIds, parts: tuple[Tensor, Tensor, Tensor], num_src: int) -> FarEdges:
+        """Offsets, numbers of sources and places."""
+        self._aside.hand_over(*parts)
+        return FarEdges(self.graph, nodes, Adjacency(parts[0], parts[1], None, num_src), parts[2])
 
     def draw(self, seeds: Ids, key: int) -> tuple[Drawn, Tensor]:
         """All hops, and the numbers of the sources of the drawn edges, int32."""
@@ -149,7 +155,6 @@ class DeviceSampler:
             return drawn, columns
         finally:
             numbers[drawn.nodes] = -1
-            self._idle.append(numbers)
 
     def _checked(self, seeds: Ids) -> Tensor:
         ids = as_selection("sample", "seed", seeds, self.graph.num_nodes).contiguous()
@@ -164,10 +169,11 @@ class DeviceSampler:
 
     def _borrow(self) -> Tensor:
         """A number for every node, -1: none."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return torch.full((self.graph.num_nodes,), -1, dtype=torch.int32, device=self.device)
+        found: Tensor | None = getattr(self._numbers, "of_nodes", None)
+        if found is None:
+            found = torch.full((self.graph.num_nodes,), -1, dtype=torch.int32, device=self.device)
+            self._numbers.of_nodes = found
+        return found
 
     def _draw_hop(self, drawn: Drawn, hop: int, key: int) -> None:
         """The rows that no earlier hop has reached draw."""

@@ -1,4 +1,4 @@
-"""Kernels of neighbour sampling: draws of in-edges, and numbers for what they reach.
+"""Kernels of neighbour sampling: draws of in-edges, numbers for what they reach, and rows of features.
 
 Comes in: in-edges of a graph, nodes of a hop, the key of a batch. Goes out: places in rows, ids, numbers. The draws are
 those of ``csrc/include/graphweft/pick.h``, number for number: Philox by node and hop, 32 bits a draw where a row has at
@@ -181,3 +181,24 @@ def keep_first(starts, kept, values, out, BLOCK: tl.constexpr):
     for at in range(0, count, BLOCK):
         i = at + lane
         tl.store(out + begin + i, tl.load(values + start + i, mask=i < count, other=0), mask=i < count)
+
+
+@kernel
+def read_rows(
+    ids, places, kept, table, out, hits, rows, W: tl.constexpr, BW: tl.constexpr, BR: tl.constexpr
+):  # fmt: skip
+    """Rows of ``W`` words: from ``kept`` those that have a place there, the others from ``table``, of host memory."""
+    own = tl.program_id(0).to(tl.int64)
+    row = own * BR + tl.arange(0, BR)
+    here = row < rows
+    node = tl.load(ids + row, mask=here, other=0)
+    place = tl.load(places + node, mask=here, other=-1).to(tl.int64)
+    near = here & (place >= 0)
+    tl.store(hits + own, tl.sum(near.to(tl.int32), axis=0))
+    near, far, mine = near[:, None], (here & (place < 0))[:, None], here[:, None]
+    for at in range(0, W, BW):
+        word = (at + tl.arange(0, BW))[None, :]
+        inside = word < W
+        words = tl.load(kept + place[:, None] * W + word, mask=near & inside, other=0)
+        others = tl.load(table + node[:, None] * W + word, mask=far & inside, other=0)
+        tl.store(out + row[:, None] * W + word, tl.where(near, words, others), mask=mine & inside)

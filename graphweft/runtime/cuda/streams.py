@@ -7,6 +7,7 @@ the target. Without a CUDA device, as in Triton's interpreter, everything happen
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 
 import torch
@@ -14,31 +15,51 @@ from torch import Tensor
 
 
 class Aside:
-    """A stream of its own, so that waiting for a number does not mean waiting for the training that was launched.
+    """A stream for each thread, so that waiting for a number does not mean waiting for the training that was launched.
 
     Args:
         device: Where.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._device, self._threads = device, threading.local()
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """What is launched inside runs aside, and is over at the end."""
-        if self._stream is None:
+        if self._device.type != "cuda":
             yield
             return
-        with torch.cuda.stream(self._stream):
+        stream = getattr(self._threads, "stream", None)
+        if stream is None:
+            stream = self._threads.stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
             yield
-        self._stream.synchronize()
+        stream.synchronize()
 
     def hand_over(self, *made: Tensor) -> None:
         """Memory of ``made`` is not used again before the launches that read it by then are over."""
-        if self._stream is not None:
+        if self._device.type == "cuda":
             for tensor in made:
                 tensor.record_stream(torch.cuda.default_stream(self._device))
+
+
+class Sender:
+    """Copies of tensors in host memory, through pinned memory and beside what is launched meanwhile.
+
+    Args:
+        device: Where they go.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._aside = device, Aside(device)
+
+    def __call__(self, *arrays: Tensor) -> tuple[Tensor, ...]:
+        """The arrays on the device; the caller waits until they are there."""
+        with self._aside.running():
+            there = tuple(pinned(array).to(self._device, non_blocking=True) for array in arrays)
+            self._aside.hand_over(*there)
+        return there
 
 
 def later(number: Tensor) -> Callable[[], float]:
@@ -64,4 +85,4 @@ def pinned(source: Tensor) -> Tensor:
     return source.pin_memory() if is_host else source
 
 
-__all__ = ["Aside", "later", "pinned"]
+__all__ = ["Aside", "Sender", "later", "pinned"]

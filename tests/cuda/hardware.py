@@ -1,0 +1,67 @@
+"""Launches kernels on a CUDA device that is there, for trials whose arrays lie in host memory.
+
+Comes in: launches, through :func:`watching`. The arrays of each are copied to the device, the kernel runs, and they are
+copied back. Results are filled with NaN beforehand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from graphweft.runtime.cuda import jit, walks
+
+
+class Copies:
+    """Host memory of a launch on the device: arrays that share memory share it there, too."""
+
+    def __init__(self) -> None:
+        self.pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def there(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor on the device."""
+        memory = tensor.untyped_storage()
+        if not memory.nbytes():
+            return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cuda")
+        if memory.data_ptr() not in self.pairs:
+            host = torch.zeros(0, dtype=torch.uint8).set_(memory)
+            self.pairs[memory.data_ptr()] = host, host.cuda()
+        copy = self.pairs[memory.data_ptr()][1].untyped_storage()
+        made = torch.zeros(0, dtype=tensor.dtype, device="cuda")
+        return made.set_(copy, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+    def back(self) -> None:
+        """All of it to host memory."""
+        for host, copy in self.pairs.values():
+            host.copy_(copy)
+
+
+@contextlib.contextmanager
+def watching() -> Iterator[list[Any]]:
+    """Inside, every launch runs on the device; yields the kernels that were launched."""
+    launched, inner, empty, empty_like = list[Any](), jit.launch, torch.empty, torch.empty_like
+
+    def launch(kernel: Any, grid: tuple[int, ...], *given: Any, **fixed: Any) -> None:
+        copies = Copies()
+        launched.append(kernel)
+        with torch.no_grad():
+            moved = [copies.there(item.detach()) if isinstance(item, torch.Tensor) else item for item in given]
+            inner(kernel, grid, *moved, **fixed)
+            copies.back()
+
+    def filled(made: torch.Tensor) -> torch.Tensor:
+        return made.fill_(torch.nan) if made.is_floating_point() else made
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (jit, walks):
+            patch.setattr(module, "launch", launch)
+        patch.setattr(torch, "empty", lambda *args, **kwargs: filled(empty(*args, **kwargs)))
+        patch.setattr(torch, "empty_like", lambda *args, **kwargs: filled(empty_like(*args, **kwargs)))
+        yield launched
+
+
+__all__ = ["watching"]
