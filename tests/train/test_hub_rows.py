@@ -34,7 +34,6 @@ def _star(leaves: int) -> gw.Graph:
         ("GIN", "sum"),
         ("GAT", None),
         ("SAGE", "pool"),  # rows are projected before their maximum is taken
-        ("SAGE", "lstm"),
     ],
 )
 def test_a_hub_beyond_a_tile(kind: str, reduce: str, monkeypatch: pytest.MonkeyPatch) -> None:
