@@ -42,7 +42,7 @@ class BlockRows(NamedTuple):
 
 
 def pick_rows(file: BlockFile, table: BlockRows, rows: NDArray[np.int64], out: Tensor, at: Tensor, piece: int) -> None:
-    """``out[at] = table[rows]`` for ascending rows; at most ``piece`` bytes are read at a time.
+    """``out[at] = table[rows]`` for ascending rows, some perhaps several times; ``piece``: bytes read at a time.
 
     Example:
         >>> import tempfile
@@ -81,11 +81,18 @@ def pick_rows(file: BlockFile, table: BlockRows, rows: NDArray[np.int64], out: T
 
 
 def _copy(held: Tensor, rows: NDArray[np.int64], out: Tensor, at: Tensor) -> None:
-    """``out[at] = held[rows]``; where both are whole stretches nothing else is made."""
-    if len(rows) == int(rows[-1]) - int(rows[0]) + 1 and bool((at[1:] - at[:-1] == 1).all()):
-        out[int(at[0]) : int(at[-1]) + 1] = held[int(rows[0]) : int(rows[-1]) + 1]
+    """``out[at] = held[rows]``; where rows come to lie in a stretch nothing else is made."""
+    if not bool((at[1:] - at[:-1] == 1).all()):
+        out.index_copy_(0, at, torch.index_select(held, 0, torch.from_numpy(rows)).to(out.dtype))
         return
-    out.index_copy_(0, at, torch.index_select(held, 0, torch.from_numpy(rows)).to(out.dtype))
+    target = out[int(at[0]) : int(at[-1]) + 1]
+    # as many as lie there, and yet not all of them where some are wanted twice
+    if len(rows) == int(rows[-1]) - int(rows[0]) + 1 and bool((np.diff(rows) == 1).all()):
+        target[:] = held[int(rows[0]) : int(rows[-1]) + 1]
+    elif held.dtype == out.dtype and target.is_contiguous():
+        torch.index_select(held, 0, torch.from_numpy(rows), out=target)
+    else:
+        target[:] = torch.index_select(held, 0, torch.from_numpy(rows))
 
 
 __all__ = ["FEW", "BlockRows", "pick_rows"]

@@ -29,7 +29,9 @@ def is_reducible(layer: nn.Module) -> bool:
     """Whether neighbours of a layer can be put together before it runs."""
     if type(layer) is GCNConv:  # as published, or a mean: others read degrees in another way
         return layer.add_self_loops and not layer.improved and layer.reduce != "max"
-    return type(layer) in (SAGEConv, GINConv)
+    if type(layer) is SAGEConv:  # whose rows, where they are projected or go through an LSTM, are no plain sum
+        return layer.pool_weight is None and layer.lstm is None
+    return type(layer) is GINConv
 
 
 def joined(
@@ -50,25 +52,50 @@ def joined(
         >>> joined(SAGEConv(1, 1), 0, np.array([1, 2]), lambda ids: x[ids], torch.tensor([2.0, 0, 0]), 1)[1].tolist()
         [[1.0], [4.0]]
     """
-    normalised = isinstance(layer, GCNConv)
-    if normalised:  # which has a term of its own for the node
+    if isinstance(layer, GCNConv):  # which has a term of its own for the node
         sources = sources[sources != own]
-    # on a block GCN scales what it sums to the node's degree, so it takes the mean in either case
-    kind = "mean" if normalised else str(layer.reduce)
+    kind = joined_kind(layer)
     total: Tensor | None = None
     for first in range(0, len(sources), most):
         ids = sources[first : first + most]
         piece = rows(ids).double()
-        if normalised and layer.reduce == "sum":
+        if scales_sources(layer):
             piece *= (degrees[torch.from_numpy(ids)].double() + 1).rsqrt().unsqueeze(1)
         found = piece.amax(0) if kind == "max" else piece.sum(0)
         total = found if total is None else torch.maximum(total, found) if kind == "max" else total + found
     mine = rows(np.array([own]))
-    joint = torch.zeros_like(mine[0]) if total is None else (total / len(sources) if kind == "mean" else total).float()
-    edges = min(len(sources), 1)
-    offsets, columns = torch.tensor([0, edges, edges]), torch.ones(edges, dtype=torch.int32)
-    graph = Graph.from_adjacency(Adjacency(offsets, columns, None, 2))
-    with_degrees(graph, torch.stack([degrees[own], degrees.new_zeros(())]))
-    block = NeighborSampler(graph, [-1]).sample(torch.arange(1)).blocks[0]
-    both = torch.stack([mine[0], joint])
-    return block, both[block.src_ids]
+    if total is None:
+        return joined_block(torch.zeros(1, dtype=torch.bool), degrees[own : own + 1]), mine
+    joint = (total / len(sources) if kind == "mean" else total).float()
+    block = joined_block(torch.ones(1, dtype=torch.bool), degrees[own : own + 1])
+    return block, torch.stack([mine[0], joint])
+
+
+def joined_kind(layer: nn.Module) -> str:
+    """How neighbours of a reducible layer are put together."""
+    # on a block GCN scales what it sums to the node's degree, so it takes the mean in either case
+    return "mean" if isinstance(layer, GCNConv) else str(layer.reduce)
+
+
+def scales_sources(layer: nn.Module) -> bool:
+    """Whether a reducible layer multiplies a neighbour's row by a factor of that neighbour's degree."""
+    return isinstance(layer, GCNConv) and layer.reduce == "sum"
+
+
+def joined_block(has_any: Tensor, degrees: Tensor) -> Block:
+    """A block of some nodes, each with one neighbour in the place of all, where it has any.
+
+    Sources are the nodes, then the neighbours, in order.
+
+    Args:
+        has_any: bool (n,).
+        degrees: float32 (n,) edges into each node, self-loops left out.
+    """
+    own, others = len(has_any), int(has_any.sum())
+    offsets = torch.zeros(own + others + 1, dtype=torch.int64)
+    torch.cumsum(has_any, 0, out=offsets[1 : own + 1])
+    offsets[own + 1 :] = others
+    columns = torch.arange(own, own + others, dtype=torch.int32)
+    graph = Graph.from_adjacency(Adjacency(offsets, columns, None, own + others))
+    with_degrees(graph, torch.cat([degrees, degrees.new_zeros(others)]))
+    return NeighborSampler(graph, [-1]).sample(torch.arange(own)).blocks[0]

@@ -29,6 +29,8 @@ class NodeSet:
         >>> some = NodeSet(np.array([True, False, True, True]))
         >>> some.count, some.within(1, 4).tolist(), some.places(np.array([2, 3])).tolist()
         (3, [2, 3], [1, 2])
+        >>> some.at(1, 3).tolist()
+        [2, 3]
     """
 
     def __init__(self, is_member: NDArray[np.bool_]) -> None:
@@ -52,6 +54,16 @@ class NodeSet:
         bits = np.unpackbits(self._bits[begin : -(-end // 8)], bitorder="little")
         found: Ids = np.flatnonzero(bits[first - 8 * begin : end - 8 * begin]) + first
         return found
+
+    def at(self, first: int, end: int) -> Ids:
+        """int64 members at the places ``first`` to ``end`` among all, ascending."""
+        if first >= end:
+            return np.empty(0, np.int64)
+        # the last of several bytes with as many members before it is the one that has some
+        begin, last = (np.searchsorted(self._before, [first, end - 1], "right") - 1).tolist()
+        skipped = first - int(self._before[begin])
+        found: Ids = self.within(8 * begin, min(8 * (last + 1), 8 * len(self._bits)))
+        return found[skipped : skipped + end - first]
 
     def places(self, ids: Ids) -> Ids:
         """int64 place of each member among all, ascending."""

@@ -8,6 +8,7 @@ rows of one tile. Another model sees the graph that a group of parts induces.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from graphweft._memory import empty, trim_heap
+from graphweft._memory import POOL, empty, trim_heap
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import Block, with_degrees
 from graphweft.graph.graph import Graph
@@ -28,13 +29,16 @@ from graphweft.loader.parts import PartSource
 from graphweft.nn.edges import EdgeInputs, weighted_degrees
 from graphweft.nn.stack import Stack
 from graphweft.sample.neighbor import NeighborSampler
+from graphweft.storage.block_io import aligned_empty
 from graphweft.storage.flat_rows import flat_rows_of
 from graphweft.storage.store import Store
-from graphweft.train.hub_rows import is_reducible, joined
+from graphweft.train.hub_rows import is_reducible, joined, joined_block
 from graphweft.train.node_set import NodeSet
-from graphweft.train.row_spill import Spill, spilled
+from graphweft.train.row_spill import Spill, TooManyRowsError, spilled
 from graphweft.train.row_tables import FeatureTable, HiddenTable, RowTable
 from graphweft.train.row_tiles import RowTile, RowTiles, in_edges
+from graphweft.train.scratch import NoRoomError
+from graphweft.train.sliced_layer import Reduced, SlicedPlan, planned, reduced
 from graphweft.train.tiles import LEAST_TILE, HiddenRows, TileCost, Tiles
 
 Ids = NDArray[np.int64]
@@ -134,26 +138,71 @@ class PartInference:
 
     def _layer(self, model: Stack, index: int, nodes: NodeSet, under: tuple[HiddenRows, NodeSet] | None) -> HiddenRows:
         """Rows of one layer for some nodes; ``under`` are those that it reads, None the features."""
-        table, cut = self._table(under), self._cut(model, index, nodes, under)
-        spill: Spill | None = None
-        if self._flat is None and self.source.types is None:
-            nodes_of_all, memory = int(self.source.bounds[-1]), max(self.tiles.tile // _SPILL_SHARE, table.piece)
-            spill = spilled(table, cut.tiles(), nodes_of_all, self._scratch, memory)
+        table = self._table(under)
         found: HiddenRows | None = None
         row = 0
-        for number, tile in enumerate(cut.tiles()):
-            part = self._of_tile(model, index, tile, table, None if spill is None else (spill, number))
+        for part in self._stretches(model, index, nodes, table, under):
             if found is None:
                 held = 0 if under is None else under[0].nbytes
                 found = self.tiles.rows(self._scratch, nodes.count, part.shape[1], held)
             found.rows[row : row + len(part)] = part
             row += len(part)
-            del part, tile
+            del part
             found.let_go()
             table.let_go()
             if self.tiles.kept is not None:  # gaps of the heap that no other tile fits would add up
                 trim_heap()
         return HiddenRows(torch.empty(0, model.out_features)) if found is None else found
+
+    def _stretches(
+        self, model: Stack, index: int, nodes: NodeSet, table: RowTable, under: tuple[HiddenRows, NodeSet] | None
+    ) -> Iterator[Tensor]:
+        """Rows of a layer, stretch after stretch: those of tiles, or by slices of columns where that reads less."""
+        cut = self._cut(model, index, nodes, under)
+        spill: Spill | None = None
+        if self._flat is None and self.source.types is None:
+            plan = self._sliced(model, index, nodes, table)
+            nodes_of_all, memory = int(self.source.bounds[-1]), max(self.tiles.tile // _SPILL_SHARE, table.piece)
+            spill_of = partial(spilled, table, nodes=nodes_of_all, folder=self._scratch, memory=memory)
+            try:
+                spill = spill_of(cut.tiles(), limit=None if plan is None else plan.nbytes)
+            except TooManyRowsError:
+                assert plan is not None  # which has a limit
+                try:
+                    degrees = self._all_degrees()
+                    POOL.trim()
+                    sums = reduced(model.layers[index], table, nodes, self.source, degrees, plan, self._scratch)
+                except NoRoomError:
+                    spill = spill_of(cut.tiles())
+                else:
+                    yield from self._by_slices(model, index, nodes, table, sums)
+                    return
+        for number, tile in enumerate(cut.tiles()):
+            yield self._of_tile(model, index, tile, table, None if spill is None else (spill, number))
+
+    def _sliced(self, model: Stack, index: int, nodes: NodeSet, table: RowTable) -> SlicedPlan | None:
+        """How a layer is computed by slices of columns, where it can be."""
+        if self._weighted or not is_reducible(model.layers[index]):
+            return None
+        bounds, degrees = self.source.bounds.tolist(), self._all_degrees()
+        own = (nodes.within(*ends) for ends in itertools.pairwise(bounds))
+        edges = sum(int(degrees[torch.from_numpy(ids)].sum(dtype=torch.float64)) for ids in own)
+        cost = self.cost(model, index, table.width)
+        return planned(table, nodes.count, edges, max(self.tiles.granted, self.tiles.bytes_of(cost)))
+
+    def _by_slices(self, model: Stack, index: int, nodes: NodeSet, table: RowTable, sums: Reduced) -> Iterator[Tensor]:
+        """Rows of a layer whose neighbours have been put together."""
+        cost = self.cost(model, index, table.width)
+        step = max(max(self.tiles.granted, self.tiles.bytes_of(cost)) // cost.of(_JOINED, 1, 1), 1)
+        rows = aligned_empty((2 * min(step, nodes.count), table.width), torch.float32)
+        for first in range(0, nodes.count, step):
+            ids = nodes.at(first, min(first + step, nodes.count))
+            own = len(ids)
+            table.fill(ids, rows, torch.arange(own))
+            has_any, others = sums.stretch(first, first + own, rows[own:])
+            block = joined_block(has_any, self._all_degrees()[torch.from_numpy(ids)])
+            yield model.run_layer(index, block, rows[: own + others])
+        POOL.trim()  # its memory would lie beside the slices of the next layer
 
     def _table(self, under: tuple[HiddenRows, NodeSet] | None) -> RowTable:
         """Rows that a layer reads."""

@@ -8,7 +8,6 @@ reads the table once, writes each row as often as tiles want it, and reads that 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphweft._errors import DataError
-from graphweft.storage.block_file import BlockFile
-from graphweft.storage.block_io import aligned_empty, array_bytes, bytes_of, forget_pages, read_bytes
+from graphweft.storage.block_io import aligned_empty, array_bytes, bytes_of
 from graphweft.storage.picked_rows import FEW, BlockRows, pick_rows
 from graphweft.train.row_tables import RowTable
 from graphweft.train.row_tiles import RowTile
-from graphweft.train.tiles import temporary
+from graphweft.train.scratch import NoRoomError, Scratch
 
 Ids = NDArray[np.int64]
 
@@ -33,57 +30,11 @@ _MOST_RANGES = 1 << 8  # of ids, whose rows are read together
 _READS = 8  # of a list of ids
 
 
-class _NoRoomError(Exception):
-    """The disk is full."""
-
-
-class _Scratch:
-    """A temporary file of which the system keeps no more than a bound."""
-
-    def __init__(self, folder: Path | None, most: int, nbytes: int = 0) -> None:
-        try:
-            file = temporary(folder, nbytes, "rows of other tiles")
-        except DataError as failure:
-            raise _NoRoomError from failure
-        self.handle = os.dup(file.fileno())
-        file.close()
-        self._most, self._fresh = max(most, 1 << 20), 0
-
-    def __del__(self) -> None:
-        if hasattr(self, "handle"):
-            os.close(self.handle)
-
-    @property
-    def path(self) -> Path:
-        return Path(f"/proc/self/fd/{self.handle}")
-
-    def write(self, content: memoryview, offset: int) -> None:
-        """Raises: _NoRoomError."""
-        done = 0
-        try:
-            while done < len(content):
-                done += os.pwrite(self.handle, content[done:], offset + done)
-            self._fresh += len(content)
-            if self._fresh > self._most:
-                self.settle()
-        except OSError as failure:
-            raise _NoRoomError from failure
-
-    def settle(self) -> None:
-        """What was written reaches the disk, and the system drops its copy."""
-        os.fdatasync(self.handle)
-        forget_pages(self.handle)
-        self._fresh = 0
-
-    def read(self, offset: int, out: memoryview) -> None:
-        read_bytes(self.handle, "temporary file", offset, out)
-
-
 class _Lists:
     """Ids of the rows that every tile wants of others, in a file, and where ranges of ids begin in each list."""
 
     def __init__(self, folder: Path | None, nodes: int, step: int, most: int) -> None:
-        self._file, self._dtype = _Scratch(folder, most), np.dtype(np.int32 if nodes < 1 << 31 else np.int64)
+        self._file, self._dtype = Scratch(folder, most), np.dtype(np.int32 if nodes < 1 << 31 else np.int64)
         self.edges = np.arange(0, nodes + step, step)
         self.cuts: list[NDArray[np.int64]] = []
         self.begins = [0]
@@ -130,7 +81,7 @@ class Spill:
 
     def __init__(self, table: RowTable, lists: _Lists, folder: Path | None, memory: int) -> None:
         self._table, self._width = table, table.width * table.dtype.itemsize
-        self._file = _Scratch(folder, table.piece, lists.begins[-1] * self._width)
+        self._file = Scratch(folder, table.piece, lists.begins[-1] * self._width)
         self._places: list[list[tuple[int, int]]] = [[] for _ in lists.cuts]  # of a tile: first row, rows
         self._written = 0
         step = max(memory // max(self._width, 1), 1)
@@ -154,7 +105,7 @@ class Spill:
 
     def fill(self, tile: int, out: Tensor, first: int) -> None:
         """The rows of a tile, into ``out`` from row ``first`` on."""
-        with BlockFile(self._file.path) as file:
+        with self._file.opened() as file:
             for place, count in self._places[tile]:
                 table = BlockRows(place * self._width, self._table.dtype, (count, self._table.width))
                 rows = np.arange(count)
@@ -162,11 +113,24 @@ class Spill:
                 first += count
 
 
-def spilled(table: RowTable, tiles: Iterable[RowTile], nodes: int, folder: Path | None, memory: int) -> Spill | None:
+class TooManyRowsError(Exception):
+    """Tiles read more bytes than another way does."""
+
+
+def spilled(
+    table: RowTable,
+    tiles: Iterable[RowTile],
+    nodes: int,
+    folder: Path | None,
+    memory: int,
+    limit: int | None = None,
+) -> Spill | None:
     """Rows in the order of ``tiles``, or None where each tile does better to read its own from the table.
 
-    ``nodes``: of the graph; ``memory``: bytes of rows that are read at a time. Where the disk has no room tiles read
-    their own as well.
+    ``nodes``: of the graph; ``memory``: bytes of rows that are read at a time; ``limit``: what another way costs, in
+    bytes read. Where the disk has no room tiles read their own as well.
+
+    Raises: TooManyRowsError once either way costs more than ``limit``.
     """
     width = table.width * table.dtype.itemsize
     if not table.is_far or width == 0:
@@ -179,11 +143,13 @@ def spilled(table: RowTable, tiles: Iterable[RowTile], nodes: int, folder: Path 
             counts = lists.add(np.empty(0, np.int64) if tile.is_over else tile.others)
             apart += int(np.minimum(counts * FEW, step * width).sum())
             together += int(counts.sum()) * width
+            if limit is not None and min(apart, nodes * width + _WRITTEN * together) > limit:
+                raise TooManyRowsError
         if apart <= nodes * width + _WRITTEN * together:
             return None
         return Spill(table, lists, folder, memory)
-    except _NoRoomError:
+    except NoRoomError:
         return None
 
 
-__all__ = ["Spill", "spilled"]
+__all__ = ["Spill", "TooManyRowsError", "spilled"]

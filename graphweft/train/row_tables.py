@@ -42,6 +42,19 @@ class RowTable(Protocol):
         """Bytes that are read at a time."""
         ...
 
+    @property
+    def count(self) -> int:
+        """Rows."""
+        ...
+
+    def ids(self, first: int, end: int) -> Ids:
+        """Nodes of the rows ``first`` to ``end``, ascending."""
+        ...
+
+    def places(self, ids: Ids) -> Ids:
+        """Rows of some nodes."""
+        ...
+
     def fill(self, ids: Ids, out: Tensor, at: Tensor) -> None:
         """Rows of ascending ids as rows ``at`` of ``out``."""
         ...
@@ -56,7 +69,15 @@ class FeatureTable:
 
     def __init__(self, source: PartSource, is_far: bool, piece: int) -> None:
         self._source, self.is_far, self.piece = source, is_far, piece
-        self.width, self.dtype = source.num_features, source.feature_dtype
+        self.width, self.dtype, self.count = source.num_features, source.feature_dtype, int(source.bounds[-1])
+
+    def ids(self, first: int, end: int) -> Ids:
+        """Nodes of the rows ``first`` to ``end``: every node has one."""
+        return np.arange(first, end)
+
+    def places(self, ids: Ids) -> Ids:
+        """Rows of some nodes."""
+        return ids
 
     def fill(self, ids: Ids, out: Tensor, at: Tensor) -> None:
         """Rows of ascending ids as rows ``at`` of ``out``."""
@@ -73,7 +94,15 @@ class HiddenTable:
 
     def __init__(self, rows: HiddenRows, nodes: NodeSet, piece: int) -> None:
         self._rows, self._nodes, self.piece = rows, nodes, piece
-        self.width, self.is_far = rows.rows.shape[1], rows.is_filed
+        self.width, self.is_far, self.count = rows.rows.shape[1], rows.is_filed, nodes.count
+
+    def ids(self, first: int, end: int) -> Ids:
+        """Nodes of the rows ``first`` to ``end``, ascending."""
+        return self._nodes.at(first, end)
+
+    def places(self, ids: Ids) -> Ids:
+        """Rows of some nodes."""
+        return self._nodes.places(ids)
 
     def fill(self, ids: Ids, out: Tensor, at: Tensor) -> None:
         """Rows of ascending ids as rows ``at`` of ``out``."""

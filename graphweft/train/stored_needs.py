@@ -25,7 +25,7 @@ from graphweft.data.stored import StoredDataset
 from graphweft.loader.disk import AHEAD, batch_bytes
 from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.loader.group_loader import GroupLoader, PlannedGroup
-from graphweft.loader.groups import Group, kept_bytes, part_bytes, read_group
+from graphweft.loader.groups import Group, group_bytes, kept_bytes, part_bytes, read_group
 from graphweft.nn.stack import Stack
 from graphweft.storage.row_cache import NODE_BYTES, least_memory, most_memory
 from graphweft.storage.store import Store
@@ -88,7 +88,11 @@ def least_beside(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], ba
     residents = _residents(ds) + _COPIES * weights + _PROGRAMS + _UNASKED
     found = batch_estimate(model, store.num_features, fanouts, min(batch_size, nodes), nodes, edges)
     batch = int(_SHARED * (found.step + found.rows * _REAL * store.num_features))
-    return residents + max(batch, _EVALUATES + _part_bytes(store))
+    counts = [ids.numel() for ids in (ds.train_idx, ds.val_idx, ds.test_idx)]
+    held = _held(counts, ds) if isinstance(model, Stack) else 0
+    # an evaluation takes what groups have given back
+    groups = group_bytes(store, count, 0)
+    return residents + max(batch, _EVALUATES + _part_bytes(store) + held - groups)
 
 
 class Estimate(NamedTuple):
@@ -376,10 +380,12 @@ def _evaluation(steps: Any, wanted: int, most: int, measured: int = 0) -> int:
     store.piece = max(_LEAST_PIECE, inference.tiles.tile // _PIECE_SHARE)
     taken, told = _tried(steps)
     # a tile as large as has room by what that one took, or as the whole graph
+    each = _BESIDE * max(taken, 1) / max(told, 1)
     whole = max(cost.of(store.num_nodes, store.num_nodes, store.num_edges) for cost in costs)
-    tile = max(min(room * told // max(taken, 1), whole), least)
-    inference.tiles = Tiles(tile, kept)
-    return int(max(held + kept + part + max(taken, tile * taken // max(told, 1)), held + scoring))
+    tile = max(min(int(room / each), whole), least)
+    granted = int(tile * each)
+    inference.tiles = Tiles(tile, kept, granted)
+    return int(max(held + kept + part + max(taken, granted), held + scoring))
 
 
 def _evaluated(steps: Any) -> NDArray[np.int64]:
@@ -413,7 +419,7 @@ def _tried(steps: Any) -> tuple[int, int]:
         taken, told = grown_while(run)
         POOL.trim()
     # numbers of nodes are counted with the outputs
-    return int(_BESIDE * max(taken - _REAL * steps.ds.store.num_nodes, 0)), told
+    return max(taken - _REAL * steps.ds.store.num_nodes, 0), told
 
 
 def _outputs(steps: Any) -> tuple[int, int]:
@@ -422,9 +428,13 @@ def _outputs(steps: Any) -> tuple[int, int]:
     The copies are made when no tile is left.
     """
     counts = [len(ids) for ids in steps.rows.values()]
-    classes, nodes = _REAL * max(steps.ds.num_classes, 1), steps.ds.num_nodes
-    held: int = classes * sum(counts) + _ID * (3 * sum(counts) + nodes) + _REAL * nodes
-    return held, 2 * classes * max(counts)
+    return _held(counts, steps.ds), 2 * _REAL * max(steps.ds.num_classes, 1) * max(counts)
+
+
+def _held(counts: Sequence[int], ds: StoredDataset) -> int:
+    """Bytes of outputs of splits of so many nodes with ids and their order, degrees and numbers of nodes."""
+    of_row = _REAL * max(ds.num_classes, 1) + 3 * _ID
+    return of_row * sum(counts) + (_ID + _REAL) * ds.num_nodes
 
 
 def _part_bytes(store: Store) -> int:

@@ -65,10 +65,12 @@ class Tiles:
     Attributes:
         tile: For the rows that a tile's edges lead to.
         kept: For hidden rows of all nodes in memory; None: they lie in a file, whose pages the system keeps.
+        granted: For a tile with all that it takes besides, where that was measured; 0: as ``tile``.
     """
 
     tile: int
     kept: int | None = None
+    granted: int = 0
 
     @classmethod
     def share_of(cls, memory: int) -> Tiles:

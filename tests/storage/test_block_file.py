@@ -19,6 +19,7 @@ import graphweft as gw
 from graphweft.loader.groups import read_group
 from graphweft.storage.block_file import BlockFile
 from graphweft.storage.block_io import aligned_empty
+from graphweft.storage.picked_rows import BlockRows, pick_rows
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -113,3 +114,14 @@ def test_a_mapped_part_is_compared_with_its_checksums(tmp_path: Path) -> None:
         with pytest.raises(gw.errors.DataError, match=f"checksum .* of block {block.name} at byte {block.offset}"):
             gw.macro.Store(store.path).part(0, mapped=True)
         gw.macro.Store(store.path, verify=False).part(0, mapped=True)  # who asked not to look
+
+
+@pytest.mark.parametrize("wanted", [[0, 0, 2], [3, 4, 5, 5, 7], [1, 2, 3], [0, 2, 2, 3, 4]])
+def test_rows_that_are_wanted_several_times(wanted: list[int], tmp_path: Path) -> None:
+    """Some are as many as all rows between the first and the last."""
+    table, out = torch.arange(16.0).view(8, 2), torch.zeros(len(wanted), 2)
+    (tmp_path / "rows").write_bytes(table.numpy().tobytes())
+    with BlockFile(tmp_path / "rows") as file:
+        rows = BlockRows(0, torch.float32, (8, 2))
+        pick_rows(file, rows, np.array(wanted), out, torch.arange(len(wanted)), 1 << 20)
+    assert torch.equal(out, table[wanted])

@@ -10,7 +10,7 @@ import torch
 
 import graphweft as gw
 from graphweft.loader.parts import MemoryParts
-from graphweft.train import row_spill
+from graphweft.train import scratch
 from graphweft.train.node_set import NodeSet
 from graphweft.train.part_inference import PartInference
 from graphweft.train.row_tiles import RowTiles
@@ -84,7 +84,7 @@ def test_rows_of_random_edges_are_read_twice_not_once_a_tile(
 ) -> None:
     """Rows of other tiles are put in order in one pass; on a full disk tiles read them themselves."""
     if not has_room:
-        monkeypatch.setattr(row_spill, "temporary", _full)
+        monkeypatch.setattr(scratch, "temporary", _full)
     store = gw.macro.Store(stored)
     torch.manual_seed(0)
     model = gw.nn.SAGE(WIDTH, 32, 5, num_layers=2).eval()

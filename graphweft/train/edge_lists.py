@@ -1,0 +1,123 @@
+"""In-edges of the nodes that a layer is computed for, by the rows of the table that the layer reads, in a file.
+
+Comes in: parts of a graph, the nodes, a table of rows. Goes out: pieces of as many nodes each, again and again, each an
+adjacency from rows of the table. Called by inference over slices of columns, which goes through all edges once a slice:
+the numbers are looked up once, and a piece is one request wherever parts begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from graphweft.graph.adjacency import Adjacency
+from graphweft.loader.parts import PartSource
+from graphweft.storage.block_io import aligned_empty
+from graphweft.storage.requests import SECTOR
+from graphweft.train.node_set import NodeSet
+from graphweft.train.row_tables import RowTable
+from graphweft.train.row_tiles import in_edges
+from graphweft.train.scratch import Scratch
+
+Ids = NDArray[np.int64]
+
+_TAKES = 4  # of a piece: nodes whose in-edges are looked up at a time, which takes several numbers an edge
+
+
+class EdgeLists:
+    """In-edges of some nodes.
+
+    Args:
+        source: The parts.
+        nodes: The nodes.
+        table: The rows that their in-edges lead to.
+        step: Nodes of a piece.
+        without_loops: Leaves edges from a node to itself out.
+        folder: Of the file; None: the system's folder of such files.
+
+    Attributes:
+        has_any: bool (nodes,): which have in-edges.
+
+    Raises: NoRoomError.
+    """
+
+    def __init__(
+        self, source: PartSource, nodes: NodeSet, table: RowTable, step: int, without_loops: bool, folder: Path | None
+    ) -> None:
+        self._file, self._step, self._rows = Scratch(folder, 1 << 20), step, table.count
+        self._dtype = torch.int32 if table.count < 1 << 31 else torch.int64
+        self._pieces: list[tuple[int, int, int]] = []  # offset, nodes, edges
+        self._end = 0
+        self.has_any = np.zeros(nodes.count, np.bool_)
+        degrees: list[Ids] = []
+        columns: list[NDArray[np.integer]] = []
+        held = row = 0
+        for counts, some in _taken(source, nodes, table, step, without_loops):
+            self.has_any[row : row + len(counts)] = counts > 0
+            degrees.append(counts)
+            columns.append(some.astype(np.int32 if self._dtype == torch.int32 else np.int64))
+            held, row = held + len(counts), row + len(counts)
+            if held == step or row == nodes.count:
+                self._add(degrees, columns)
+                degrees, columns, held = [], [], 0
+
+    def _add(self, degrees: list[Ids], columns: list[NDArray[np.integer]]) -> None:
+        """Writes a piece: edges of each node, then their rows."""
+        nodes, edges = sum(map(len, degrees)), sum(map(len, columns))
+        held = _piece(nodes, edges, self._dtype)
+        held[0].numpy()[:] = np.concatenate(degrees)
+        held[1].numpy()[:] = np.concatenate(columns)
+        self._pieces.append((self._end, nodes, edges))
+        self._file.write_pages(held[2], self._end)
+        self._end += held[2].nbytes
+
+    def pieces(self) -> Iterator[tuple[int, Adjacency]]:
+        """The first node of each piece, and its in-edges."""
+        first = 0
+        with self._file.opened() as file:
+            for offset, nodes, edges in self._pieces:
+                degrees, columns, content = _piece(nodes, edges, self._dtype)
+                file.read_into(offset, content)
+                indptr = torch.zeros(nodes + 1, dtype=torch.int64)
+                torch.cumsum(degrees, 0, out=indptr[1:])
+                yield first, Adjacency(indptr, columns, None, self._rows)
+                first += nodes
+
+
+def _piece(nodes: int, edges: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Memory of a piece, whole sectors: numbers of edges, rows, and both as bytes."""
+    begin = -(-4 * nodes // 8) * 8
+    end = begin + dtype.itemsize * edges
+    content = aligned_empty((-(-end // SECTOR) * SECTOR,), torch.uint8)
+    return content[: 4 * nodes].view(torch.int32), content[begin:end].view(dtype), content
+
+
+def _taken(
+    source: PartSource, nodes: NodeSet, table: RowTable, step: int, without_loops: bool
+) -> Iterator[tuple[Ids, Ids]]:
+    """Edges of some nodes, and the rows that they lead to; no take goes beyond a multiple of ``step`` nodes."""
+    row = 0
+    for number, start in enumerate(source.bounds[:-1].tolist()):
+        own = nodes.within(start, int(source.bounds[number + 1])) - start
+        if not len(own):
+            continue
+        offsets, sources = source.structure(number)
+        done = 0
+        while done < len(own):
+            stop = min(done + max(step // _TAKES, 1), done + step - row % step, len(own))
+            some = own[done:stop]
+            degrees, places = in_edges(some, offsets)
+            taken = sources[places].astype(np.int64)
+            if without_loops:
+                of = np.repeat(np.arange(len(some)), degrees)
+                is_other = taken != some[of] + start
+                taken, degrees = taken[is_other], np.bincount(of[is_other], minlength=len(some))
+            yield degrees, table.places(taken)
+            row, done = row + len(some), stop
+
+
+__all__ = ["EdgeLists"]
