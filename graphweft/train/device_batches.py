@@ -94,11 +94,6 @@ class DeviceMiniBatch(MiniBatch):
     _tile: int | None = None  # rows of an evaluation at once; None: all
     _choice = Choice(numbered=True)  # all nodes of a batch have numbers, as they are drawn here
 
-    def _is_staged(self) -> bool:
-        """Where steps are replayed; others run on blocks."""
-        is_asked = self.replays is not None and target_of(self.device).capture is not None
-        return is_asked and super()._is_staged()
-
     def _table(self) -> Tensor:
         """Features of all nodes, on the device."""
         assert isinstance(self.x, Tensor)  # sparse ones were made dense

@@ -304,15 +304,10 @@ def sampled(
     if isinstance(drawn.schedule, Schedule):
         raise ConfigError(f"{_named(drawn.schedule)} cannot be combined with a model on {device_of(model)}")
     if given.task == "unsupervised":
-        usual = Drawn(None, drawn.batch_size, None, 1, "neighbor", "whole")
-        for name, value, wanted in zip(Drawn._fields, drawn, usual, strict=True):
-            if value != wanted:
-                raise ConfigError(f"{name} cannot be combined with a model that learns without labels; leave it out")
+        _check_without_labels(drawn)
         return EmbeddingTask(given.model, *data, drawn.batch_size, *keys, loop.metrics)
     if isinstance(given.ds, StoredGraph):
-        if given.task not in ("nodes", "link") or given.ranks.is_shared:
-            what = "ranks" if given.ranks.is_shared else f"task={given.task}"
-            raise ConfigError(f"{what} cannot be combined with a store; gw.load(path) reads it into memory")
+        _check_stored(given)
         own |= {"memory": memory, "scratch": scratch}
         if given.task == "link":
             _check_link(drawn)
@@ -358,6 +353,21 @@ def _on_device(given: Given, drawn: Drawn, memory: Any, keys: Keys) -> MiniBatch
     batch = there(*data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
     batch.use(given.edges)
     return batch
+
+
+def _check_without_labels(drawn: Drawn) -> None:
+    """Raises: ConfigError for options that a model without labels does not take."""
+    usual = Drawn(None, drawn.batch_size, None, 1, "neighbor", "whole")
+    for name, value, wanted in zip(Drawn._fields, drawn, usual, strict=True):
+        if value != wanted:
+            raise ConfigError(f"{name} cannot be combined with a model that learns without labels; leave it out")
+
+
+def _check_stored(given: Given) -> None:
+    """Raises: ConfigError for what does not train on a store."""
+    if given.task not in ("nodes", "link") or given.ranks.is_shared:
+        what = "ranks" if given.ranks.is_shared else f"task={given.task}"
+        raise ConfigError(f"{what} cannot be combined with a store; gw.load(path) reads it into memory")
 
 
 def _is_shared_out(schedule: Schedule, drawn: Drawn, memory: Any) -> bool:

@@ -216,9 +216,9 @@ class Trainer(ShownAsFacts):
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self._asked, self.ranks = mode, check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight, ds)
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember, device, precision, rules)
-        draw = drawn_of(mode, self._at, schedule, cuda_graphs, fanouts, batch_size, macro, accumulate, sampler, prepare)
+        made = drawn_of(mode, self._at, schedule, cuda_graphs, fanouts, batch_size, macro, accumulate, sampler, prepare)
         loop = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema, metrics, best)
-        self._assemble(Chosen(*loop, callbacks, loggers), optimizer, draw, keep_features, restore_best, rules, config)
+        self._assemble(Chosen(*loop, callbacks, loggers), optimizer, made, keep_features, restore_best, rules, config)
 
     def _take_options(
         self, out: Any, lr: float, seed: int, progress: bool, memory: Any, patience: int, eval_every: int, *more: Any

@@ -16,8 +16,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-MODE = sys.argv[1] if sys.argv[1:2] in (["compiled"], ["device"]) else "interpreted"
-os.environ["TRITON_INTERPRET"] = "1" if MODE == "interpreted" else "0"
+os.environ["TRITON_INTERPRET"] = "0" if sys.argv[1:2] in (["compiled"], ["device"]) else "1"
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
@@ -45,6 +44,7 @@ from graphweft.runtime.kernel_call import KernelCall, Slot, Slots
 from graphweft.runtime.target import Launch, Launcher
 from graphweft.train.device_batches import AHEAD
 
+MODE = sys.argv[1] if sys.argv[1:2] in (["compiled"], ["device"]) else "interpreted"
 COMPILED = MODE == "compiled"
 GRAPHS = {case.name: case for case in CASES}
 SMALL = ("no_edges", "isolated", "self_loops", "multi_edges", "path")
