@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "be89fb8128b5379b"
+HASH = "b53662cb032122ea"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -328,6 +328,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_sampler_free": (_P,),
     "gw_sampler_name": (_P, _P),
     "gw_sampler_exclude": (_P, _I64, _P, _P),
+    "gw_sampler_reach": (_P, _I64, _P, _P),
     "gw_sample_begin": (_P, _I64, _P, _I64, _P, _I32, _U64, _U64, _U64, _P, _P, _P),
     "gw_sample_finish": (_P, _P, _P, _P, _P, _P, _P, _P, _P, _P),
     "gw_sample_times": (_P, _I64, _P),
@@ -372,6 +373,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_csr_row_degrees": (_Adjacency, _I32, _P),
     "gw_csr_to_coo": (_Adjacency, _P, _P),
     "gw_csr_take_rows": (_Adjacency, _I64, _P, _P, _I32, _P, _P, _P),
+    "gw_csr_renumber": (_Adjacency, _I64, _P, _P, _P, _P, _P),
+    "gw_csr_thin": (_Adjacency, _I64, _P, _P),
     "gw_csr_clear_loops": (_Adjacency, _P),
     "gw_csr_filter": (_Adjacency, _P, _P, _P, _P),
     "gw_csr_unite": (_Adjacency, _Adjacency, _P, _P),

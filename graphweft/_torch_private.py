@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
@@ -34,6 +35,7 @@ __all__ = [
     "parse_to",
     "pytree",
     "saved_tensor_hooks_are_on",
+    "step_is_watched",
     "stored_entries",
     "trace_state",
     "transforms_are_on",
@@ -85,6 +87,13 @@ def is_wrapped(x: Tensor) -> bool:
 def mark_stepped(optimizer: torch.optim.Optimizer) -> None:
     """Schedulers of the learning rate see that the optimiser has stepped, though a copy of it did."""
     optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+def step_is_watched(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a profiler or a hook wants to be told of the optimiser's steps."""
+    hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    everywhere = _global_optimizer_pre_hooks or _global_optimizer_post_hooks
+    return bool(hooks or everywhere or torch._C._autograd._profiler_enabled())
 
 
 def parse_to(*args: Any, **kwargs: Any) -> tuple[torch.device | None, torch.dtype | None]:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch._decomp import decomposition_table
 from torch._guards import Source
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = [
     "get_proxy_mode",
     "is_of_stand_ins",
     "make_fx",
+    "results_without_memory",
     "sympy",
     "sympy_interp",
 ]
@@ -80,3 +82,25 @@ def applies_function(called: Any) -> bool:
 def is_of_stand_ins(failure: BaseException) -> bool:
     """Whether ``failure`` is torch's own, of tensors without memory."""
     return type(failure).__module__.startswith("torch._subclasses")
+
+
+_HOST, _NOWHERE = torch.device("cpu"), torch.device("meta")
+
+
+def results_without_memory(mode: FakeTensorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Stand-ins on the host for what ``func`` gives, by its kernel for tensors without memory alone.
+
+    For operations that make one tensor, new or a view. Operands may be lists of tensors.
+    """
+
+    def bare(item: Any) -> Any:
+        if isinstance(item, FakeTensor):
+            return item
+        if isinstance(item, Tensor):
+            return torch.empty_strided(item.shape, item.stride(), dtype=item.dtype, device=_NOWHERE)
+        return [bare(part) for part in item] if isinstance(item, list | tuple) else item
+
+    given, named = [bare(item) for item in args], {name: bare(item) for name, item in kwargs.items()}
+    with in_kernel_invocation_manager(mode):
+        made = func(*given, **named)
+    return FakeTensor(mode, made, _HOST)

@@ -129,7 +129,8 @@ def _explain_trainer(trainer: Trainer, full: bool) -> str:
     model, graph, x = trainer.model, trainer.ds.graph, trainer.x
     if trainer.mode == "full":
         told, replayed = explain(model, graph, x, full=full), _replayed(trainer)
-        return f"{replayed}\n\n{told}" if replayed else told
+        said = "\n".join(text for text in (trainer.node_order, replayed) if text)
+        return f"{said}\n\n{told}" if said else told
     staged = trainer.staged_plan()
     if staged is None:
         told = explain(model, graph, x, full=full)

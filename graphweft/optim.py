@@ -9,10 +9,13 @@ trainer and by users' own loops.
 from __future__ import annotations
 
 import ctypes
+import functools
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter, is_, itemgetter
 from typing import Any, overload
 
 import torch
@@ -22,6 +25,7 @@ from torch.optim.sgd import sgd as _torch_sgd
 from graphweft import _native
 from graphweft._abi import AdamTensor, SgdTensor
 from graphweft._errors import ConfigError
+from graphweft._torch_private import step_is_watched
 
 __all__ = ["SGD", "Adam", "AdamW"]
 
@@ -67,6 +71,20 @@ def _bare(name: str) -> Any:
     """``torch.optim.Optimizer``'s method as written, without the decorator around it."""
     method = getattr(torch.optim.Optimizer, name)
     return getattr(method, "__wrapped__", method)
+
+
+def _when_asked(step: Callable[..., Any]) -> Callable[..., Any]:
+    """``step`` with torch's hooks and its note to the profiler where there are any: the note alone takes longer than
+    all else of a small step.
+    """
+    watched = torch.optim.Optimizer.profile_hook_step(step)
+
+    @functools.wraps(step)
+    def call(self: Any, closure: Closure | None = None) -> Any:
+        return (watched if step_is_watched(self) else step)(self, closure)
+
+    call.hooked = True  # type: ignore[attr-defined]  # torch does not wrap it once more
+    return call
 
 
 class _WithoutCompiler:
@@ -143,6 +161,7 @@ class _WithoutCompiler:
 
 _CALLS = 4  # prepared ones that are kept
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+_moments_of, _gradient_of, _place_of = itemgetter(*_MOMENTS), attrgetter("grad"), torch.Tensor.data_ptr
 _Knobs = tuple[float, float, float, float, float, bool, bool]
 
 
@@ -153,63 +172,76 @@ def _knobs(group: dict[str, Any]) -> _Knobs:
     return (*numbers, bool(group.get("decoupled_weight_decay", False)), bool(group["maximize"]))
 
 
-class _Gradient:
-    """Which tensor was a parameter's gradient, and where: it may die, or its numbers may move."""
-
-    __slots__ = ("at", "tensor")
-
-    def __init__(self, gradient: torch.Tensor | None) -> None:
-        self.tensor = None if gradient is None else weakref.ref(gradient)
-        self.at = None if gradient is None else gradient.data_ptr()
-
-    def is_still(self, gradient: torch.Tensor | None) -> bool:
-        """Whether it is the same; a dead one is not the same as none."""
-        if gradient is None or self.tensor is None:
-            return gradient is None and self.tensor is None
-        return gradient is self.tensor() and gradient.data_ptr() == self.at
-
-
 _Moments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _nothing() -> None:
+    """Stands for a gradient that is not there."""
+
+
+def _references(gradients: list[torch.Tensor | None]) -> list[Callable[[], torch.Tensor | None]]:
+    """What gives the gradients while they live: a dead one is not the same as none."""
+    return [_nothing if gradient is None else weakref.ref(gradient) for gradient in gradients]
+
+
+def _places(tensors: list[torch.Tensor], gradients: list[torch.Tensor | None]) -> list[int]:
+    """Where parameters and gradients lie."""
+    return [*map(_place_of, tensors), *(_place_of(gradient) for gradient in gradients if gradient is not None)]
 
 
 @dataclass
 class _Prepared:
-    """A native call ready to be made again while parameters, gradients, state and settings are the same objects."""
+    """A native call ready to be made again while parameters, gradients, state and settings are the same objects.
+
+    It is looked at in every step, so the loops over parameters are those of the interpreter.
+    """
 
     knobs: list[_Knobs]
-    used: list[tuple[torch.Tensor, _Gradient, int]]
+    params: list[torch.Tensor]
     moments: list[tuple[torch.Tensor, dict[str, Any], _Moments]]
     table: ctypes.Array[AdamTensor]
     count: int
     rest: list[tuple[int, list[torch.Tensor]]]  # numbers of groups, with the parameters that torch steps
     copied: list[torch.Tensor]
+    gradients: list[Callable[[], torch.Tensor | None]] = field(init=False)
+    places: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._take(list(map(_gradient_of, self.params)))
+        self._stepped = [param for param, _, _ in self.moments]
+        self._states = [own for _, own, _ in self.moments]
+        self._kept = list(chain.from_iterable(kept for _, _, kept in self.moments))
+
+    def _take(self, gradients: list[torch.Tensor | None]) -> None:
+        self.gradients, self.places = _references(gradients), _places(self.params, gradients)
 
     def has_state(self, state: dict[torch.Tensor, Any]) -> bool:
         """Whether ``state`` still has what the call reads and writes: a user may clear or replace it."""
-        for param, own, (mean, square, step) in self.moments:  # plain comparisons: this is asked in every step
-            if state.get(param) is not own or own.get("step") is not step:
-                return False
-            if own.get("exp_avg") is not mean or own.get("exp_avg_sq") is not square:
-                return False
-        return True
+        if not all(map(is_, map(state.get, self._stepped), self._states)):
+            return False
+        try:
+            return all(map(is_, chain.from_iterable(map(_moments_of, self._states)), self._kept))
+        except KeyError:
+            return False
 
     def fits(self, knobs: list[_Knobs]) -> bool:
         """Whether the call would be the same."""
-        return knobs == self.knobs and all(p.data_ptr() == at and grad.is_still(p.grad) for p, grad, at in self.used)
+        found = list(map(_gradient_of, self.params))
+        known = [reference() for reference in self.gradients]
+        return knobs == self.knobs and all(map(is_, found, known)) and self.places == _places(self.params, found)
 
     def renew(self, knobs: list[_Knobs]) -> bool:
         """Reads other gradients of the same parameters from now on; False where more has changed."""
-        if knobs != self.knobs or self.rest or self.copied or len(self.used) != self.count:
+        if knobs != self.knobs or self.rest or self.copied or len(self.params) != self.count:
             return False
-        used: list[tuple[torch.Tensor, _Gradient, int]] = []
-        for param, _, at in self.used:
-            grad = param.grad
-            if grad is None or param.data_ptr() != at or not (_is_plain(param) and _is_plain(grad)):
-                return False
-            used.append((param, _Gradient(grad), at))
-        self.used = used
-        for row, (_, gradient, _) in zip(self.table, used, strict=True):
-            row.grad = gradient.at
+        found = list(map(_gradient_of, self.params))
+        if not all(grad is not None and _is_plain(grad) for grad in found) or not all(map(_is_plain, self.params)):
+            return False
+        if list(map(_place_of, self.params)) != self.places[: self.count]:
+            return False
+        self._take(found)
+        for row, at in zip(self.table, self.places[self.count :], strict=True):
+            row.grad = at
         return True
 
 
@@ -289,6 +321,7 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
     def step(self, closure: None = None) -> None: ...
     @overload
     def step(self, closure: Closure) -> float: ...
+    @_when_asked
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float | None:
         """One step over all groups; returns the closure's loss."""
@@ -319,14 +352,14 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
     def _prepare(self, knobs: list[_Knobs]) -> _Prepared:
         """The table of the native call, and what is left for torch."""
         rows: list[AdamTensor] = []
-        used: list[tuple[torch.Tensor, _Gradient, int]] = []
+        params: list[torch.Tensor] = []
         moments: list[tuple[torch.Tensor, dict[str, Any], _Moments]] = []
         copied: list[torch.Tensor] = []  # live until the call is over
         left: list[tuple[int, list[torch.Tensor]]] = []
         for number, (group, settings) in enumerate(zip(self.param_groups, knobs, strict=True)):
             rest: list[torch.Tensor] = []
             for param in group["params"]:
-                used.append((param, _Gradient(param.grad), param.data_ptr()))
+                params.append(param)
                 if param.grad is None:
                     continue
                 grad = None if group["differentiable"] else _native_gradient(param, param.grad)
@@ -341,7 +374,7 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
                 rows.append(AdamTensor(param.numel(), *places, *settings))
             if rest:
                 left.append((number, rest))
-        return _Prepared(knobs, used, moments, (AdamTensor * len(rows))(*rows), len(rows), left, copied)
+        return _Prepared(knobs, params, moments, (AdamTensor * len(rows))(*rows), len(rows), left, copied)
 
     def _torch_step(self, group: dict[str, Any]) -> None:
         """Torch's functional Adam over one group."""
@@ -438,6 +471,7 @@ class SGD(_WithoutCompiler, torch.optim.SGD):
     def step(self, closure: None = None) -> None: ...
     @overload
     def step(self, closure: Closure) -> float: ...
+    @_when_asked
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float | None:
         """One step over all groups; returns the closure's loss."""

@@ -93,9 +93,10 @@ def plan(
     if isinstance(model, str):
         model = TrainSpec(model=model)
     keep_features = not isinstance(model, TrainSpec)  # as gw.Trainer and the command do
+    order: tuple[str, int | None] = ("auto", None)
     if isinstance(model, TrainSpec):
         spec = _with(model, data, memory, mode, fanouts, batch_size, macro)
-        memory, mode = spec.memory, spec.mode
+        memory, mode, order = spec.memory, spec.mode, (spec.order, spec.epochs)
         fanouts, batch_size, macro = check_fanouts(spec.fanouts), spec.batch_size, spec.macro
         device, schedule = device or spec.device, spec.schedule if schedule == "auto" else schedule
         ds = _read(spec, data)
@@ -118,7 +119,7 @@ def plan(
         on_device(built, device, mode)
     shared = as_schedule(schedule, device, "full") or "auto"  # prices are those of the CPU
     drawn = Drawn(check_fanouts(fanouts), batch_size or USUAL_BATCH, None, 1, "neighbor", "whole", shared)
-    found = _in_memory(built, ds, memory, profile, drawn, PLANNED if mode == "auto" else (mode,), keep_features)
+    found = _in_memory(built, ds, memory, profile, drawn, PLANNED if mode == "auto" else (mode,), keep_features, order)
     if ranks > 1:
         found = replace(found, others=(*found.others, _shared(found, ranks)))
     return found
@@ -159,15 +160,15 @@ def _in_memory(
     drawn: Drawn,
     modes: tuple[str, ...],
     keep_features: bool,
+    order: tuple[str, int | None] = ("auto", None),
 ) -> Plan:
-    """The plan that a trainer of the same arguments follows."""
+    """The plan that a trainer of the same arguments follows; ``order`` of the nodes, and the epochs to come."""
     ds, ranks = as_read(check_parts(model, ds, "nodes"), model), Ranks()
     chosen = Chosen(None, None, 0.0, None, 0, None, None, None, None, None, (), ())
     loop = Loop(chosen, ds, "nodes", "accuracy", None)
     optimizer = make_optimizer(model, "adam", USUAL_RATE, 0.0, "all")
-    given = Given(
-        model, ds, loop.update(model, optimizer), loop, edge_data_of(model, ds, "use"), "nodes", "auto", ranks
-    )
+    data = (loop.update(model, optimizer), loop, edge_data_of(model, ds, "use"))
+    given = Given(model, ds, *data, "nodes", "auto", ranks, *order)
     budget = budget_of(memory, ds, "full", "nodes", None, ranks)
     with nullcontext() if budget is None else budget.within(), lifted():
         return planned(given, drawn, keep_features, (0, lambda epoch, place: 0), budget, machine, modes)[0]

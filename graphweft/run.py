@@ -100,9 +100,9 @@ def run(spec: TrainSpec) -> dict[str, Any]:
         if spec.resume:
             trainer.resume()
         ranks.at("compiling")
-        trainer.prepare()
-        prepared = time.perf_counter()
         before = trainer.epoch
+        trainer.prepare(max(0, spec.epochs - before))
+        prepared = time.perf_counter()
         history = trainer.fit(max(0, spec.epochs - before))
         summary = _summary(spec, trainer, history)
         if _shows_features_alone(spec):
@@ -437,6 +437,7 @@ def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any)
         "schedule": spec.schedule,
         "cuda_graphs": spec.cuda_graphs,
         "precision": spec.precision,
+        "order": spec.order,
         "sampler": spec.sampler,
         "trace": spec.trace,
         "prepare": spec.prepare,
@@ -524,6 +525,8 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
         "version": _version(),
         "out": str(spec.folder),
     }
+    if trainer.node_order:
+        summary["node_order"] = trainer.node_order
     if trainer.scheduled:
         summary["schedule"] = trainer.scheduled.splitlines()
     if spec.cuda_graphs == "on" or trainer.replays.get("launches"):

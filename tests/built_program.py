@@ -21,7 +21,8 @@ WARNINGS, OPTIMISATION = ("-Wall", "-Wextra", "-Werror"), "-O2"
 _NUMBER = {"portable": 0, "avx2": 1, "avx512": 2}[LEVEL]
 FLAGS = (
     *("-std=gnu++17", OPTIMISATION, "-fopenmp", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi"),
-    *(*WARNINGS, "-fPIC", "-DGW_ONLY_F32", "-DGW_PLAIN_ROWS", f'-DGW_LEVEL="{_NUMBER}"', *LEVEL_FLAGS[LEVEL]),
+    *(*WARNINGS, "-fPIC", "-DGW_ONLY_F32", "-DGW_PLAIN_ROWS", "-DGW_NARROW_IDS"),
+    *(f'-DGW_LEVEL="{_NUMBER}"', *LEVEL_FLAGS[LEVEL]),
 )
 
 

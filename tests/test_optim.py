@@ -2,6 +2,7 @@ import copy
 
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from graphweft import optim
 from graphweft._errors import ConfigError
@@ -258,3 +259,17 @@ def test_amsgrad_is_refused():
     other = torch.optim.AdamW([weight], amsgrad=True)
     with pytest.raises(ConfigError, match="AdamW: expected amsgrad=False"):
         optim.AdamW([weight]).load_state_dict(other.state_dict())
+
+
+def test_profilers_and_hooks_of_all_optimisers_see_a_step():
+    weight, seen = torch.nn.Parameter(torch.ones(1)), []
+    optimizer = optim.Adam([weight], lr=0.5)
+    weight.grad = torch.ones(1)
+    with torch.autograd.profiler.profile() as profile:
+        optimizer.step()
+    assert "Optimizer.step#Adam.step" in {event.key for event in profile.key_averages()}
+    handle = register_optimizer_step_pre_hook(lambda one, *_: seen.append(one))
+    optimizer.step()
+    handle.remove()
+    optimizer.step()
+    assert seen == [optimizer]

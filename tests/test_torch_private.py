@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import graphweft
 from graphweft import _torch_private as private
@@ -93,6 +94,17 @@ def test_forward_ad_is_seen() -> None:
     assert not private.forward_ad_is_on()
     with forward_ad.dual_level():
         assert private.forward_ad_is_on()
+
+
+def test_hooks_and_profilers_of_steps_are_seen() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    assert not private.step_is_watched(optimizer)
+    for made in (optimizer.register_step_pre_hook, register_optimizer_step_post_hook):
+        handle = made(lambda *_: None)
+        assert private.step_is_watched(optimizer)
+        handle.remove()
+    with torch.autograd.profiler.profile():
+        assert private.step_is_watched(optimizer)
 
 
 def test_hooks_on_saved_tensors_are_seen() -> None:

@@ -7,9 +7,9 @@ An epoch is forward, loss, backward and update of all training nodes with Adam. 
 GCNConv on a CSR tensor that was normalised once (cuSPARSE) and on an edge list. ``gat``: 2 layers, 8 heads of 8, beside
 GATConv on an edge list. ``sage``: mini-batches of 1,024, fan-outs 15, 10, 5, beside SAGEConv on batches of our loader
 that were drawn on the device, as PyTorch Geometric draws on the CPU alone and needs an extension for it. Losses of the
-first epochs, without dropout and from the same weights, are shown: those of the trainer are one epoch later. ``mb`` is the
-most that a system had on the device, features and structure included; ``floor_ms`` what a copy takes for the bytes of
-five sums over edges of ``gcn``.
+first epochs, without dropout and from the same weights, are shown: those of the trainer are one epoch later. ``mb`` is
+the most that a system had on the device, features and structure included; ``floor_ms`` what a copy takes for the bytes
+of five sums over edges of ``gcn``.
 """
 
 from __future__ import annotations

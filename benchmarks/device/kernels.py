@@ -3,7 +3,7 @@
     python benchmarks/device/kernels.py --data ogbn-products --scale 1
 
 Every call is compared with torch in float64 on some rows first. ``floor_ms`` is what a copy on the device would take
-for the bytes of the call where no row is read twice from a cache: a row for every edge, indices and offsets, the result.
+for the bytes of the call where no row is read twice from a cache: a row for every edge, indices, offsets, the result.
 ``of_floor`` is floor over time: above 1 where caches serve rows. ``cusparse_ms`` is ``torch.sparse_csr @ x``, its
 structure made before.
 """

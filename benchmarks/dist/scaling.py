@@ -74,10 +74,10 @@ def main() -> None:
     parser.add_argument("--network", default="100Gbit/s:5us")
     parser.add_argument("--ranks", default="1,4,16,64,256,1024")
     arguments = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # steps of a partition are small
     rows = scaled(arguments)
     show("full batches on many ranks, predicted", rows, COLUMNS)
-    mark = stamp(2)
+    mark = stamp(1)
     write_csv(RESULTS / "ranks_scaling.csv", [{**one, **mark} for one in rows])
 
 

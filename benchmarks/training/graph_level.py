@@ -10,9 +10,9 @@ is the best. ``last`` is the last epoch. ``--systems`` graphweft torch_geometric
 on the same folds by the same recipe, too. Appends a line per set and system to results/graph_accuracy.csv.
 
 ``time`` measures one epoch of training (loader, model, loss, update), by the same plain loop on both sides ("epoch")
-and by our trainer ("trainer"), and one pass over the loader alone, in turns of one process; PyTorch Geometric with its
-DataLoader over an in-memory list, whose number of workers is the best of --workers. Both models have the same weights,
-and their first losses agree, before anything is timed.
+and by our trainer ("trainer"), and one pass over the loader alone, in turns of one process of ``--turn`` epochs each;
+PyTorch Geometric with its DataLoader over an in-memory list, whose number of workers is the best of --workers. Both
+models have the same weights, and their first losses agree, before anything is timed.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ ACCURACY = (
 )
 ACCURACY += ("best_sd", "last_mean", "last_sd")
 TIMES = ("dataset", "graphs", "batch_size", "hidden", "what", "ours_ms", "pyg_ms", "ratio", "workers")
+PARTS = ("loader", "epoch", "trainer")
 LAYERS, OURS, PEER = 5, "graphweft", "torch_geometric"
 
 
@@ -192,7 +193,7 @@ def times(path: str, options: argparse.Namespace) -> list[dict[str, object]]:
         raise BenchError(f"{ds.name}: expected the loss {losses[1]:.6f} of PyTorch Geometric, got {losses[0]:.6f}")
     ours = gw.GraphLoader(ds, options.batch_size, shuffle=True, seed=0)
     rows = []
-    for what in ("loader", "epoch", "trainer"):
+    for what in options.parts:
         best: dict[str, float] = {}
         mine_ms: list[float] = []
         for workers in options.workers:
@@ -205,13 +206,15 @@ def times(path: str, options: argparse.Namespace) -> list[dict[str, object]]:
             if what == "trainer":
                 pair = [trainer_of(mine, ds, options.batch_size), epoch_of(theirs, peer)]
             taken: list[list[float]] = [[], []]
-            for turn in range(options.rounds + 1):  # the first one warms up
+            for turn in range(options.warm_up + options.rounds):
                 for side in (0, 1) if turn % 2 else (1, 0):
-                    begin = time.perf_counter()
-                    made = pair[side]()
-                    seconds = time.perf_counter() - begin
-                    if turn:
-                        taken[side].append(1e3 * (made if (what, side) == ("trainer", 0) else seconds))
+                    seconds = 0.0
+                    for _ in range(options.turn):
+                        begin = time.perf_counter()
+                        made = pair[side]()
+                        seconds += made if (what, side) == ("trainer", 0) else time.perf_counter() - begin
+                    if turn >= options.warm_up:
+                        taken[side].append(1e3 * seconds / options.turn)
             mine_ms += taken[0]
             best[str(workers)] = statistics.median(taken[1])
         workers_of = min(best, key=lambda key: best[key])
@@ -235,6 +238,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--warm-up", type=int, default=10, help="rounds before; steps are recorded after 8 batches")
+    parser.add_argument("--turn", type=int, default=1, help="epochs of a side before the other's turn")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
     parser.add_argument("--systems", nargs="+", choices=(OURS, PEER), default=[OURS])
     parser.add_argument("--out", type=Path)

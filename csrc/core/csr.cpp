@@ -4,6 +4,7 @@
 #include <string>
 
 #include "graphweft/abi.h"
+#include "graphweft/id_type.h"
 
 namespace gw {
 namespace {
@@ -33,12 +34,10 @@ void compress_checked(int64_t num_edges, const void* rows_, const void* cols_, i
   if (all.low < 0 || all.high >= num_rows) require_ids("expected rows", rows, num_edges, num_rows);
   require_ids("expected columns", cols, num_edges, num_cols);
   require(edge_ids != nullptr || all.ascending, "gw_coo_to_csr: rows do not ascend, so edge ids are needed");
-  if (wide_out)
-    compress_coo(num_edges, rows, cols, num_rows, indptr, static_cast<int64_t*>(indices),
-                 static_cast<int64_t*>(edge_ids));
-  else
-    compress_coo(num_edges, rows, cols, num_rows, indptr, static_cast<int32_t*>(indices),
-                 static_cast<int32_t*>(edge_ids));
+  with_id_type(wide_out != 0, [&](auto id) {
+    using I = decltype(id);
+    compress_coo(num_edges, rows, cols, num_rows, indptr, static_cast<I*>(indices), static_cast<I*>(edge_ids));
+  });
 }
 
 template <class I, class Payload>
@@ -99,8 +98,8 @@ extern "C" {
 GW_API int gw_ids_summary(int32_t wide, int64_t n, const void* ids, int64_t* low, int64_t* high, int32_t* ascending) {
   return gw::guarded([&] {
     gw::require(n > 0 && ids != nullptr, "gw_ids_summary: no ids");
-    const gw::id_summary all = wide ? gw::summarize_ids(static_cast<const int64_t*>(ids), n)
-                                    : gw::summarize_ids(static_cast<const int32_t*>(ids), n);
+    const gw::id_summary all = gw::with_id_type(
+        wide != 0, [&](auto id) { return gw::summarize_ids(static_cast<const decltype(id)*>(ids), n); });
     *low = all.low;
     *high = all.high;
     *ascending = all.ascending;
@@ -111,8 +110,8 @@ GW_API int gw_ids_summary(int32_t wide, int64_t n, const void* ids, int64_t* low
 // <p>" for the first id out of range.
 GW_API int gw_ids_require(int32_t wide, int64_t n, const void* ids, int64_t bound, const char* what) {
   return gw::guarded([&] {
-    wide ? gw::require_ids(what, static_cast<const int64_t*>(ids), n, bound)
-         : gw::require_ids(what, static_cast<const int32_t*>(ids), n, bound);
+    gw::with_id_type(wide != 0,
+                     [&](auto id) { gw::require_ids(what, static_cast<const decltype(id)*>(ids), n, bound); });
   });
 }
 
@@ -125,8 +124,10 @@ GW_API int gw_coo_to_csr(int32_t wide_in, int64_t num_edges, const void* rows, c
     gw::require(wide_out || (num_cols <= INT32_MAX && (!edge_ids || num_edges <= INT32_MAX)),
                 "gw_coo_to_csr: ids do not fit 32 bits");
     if (num_edges == 0) return std::fill(indptr, indptr + num_rows + 1, int64_t{0});
-    (wide_in ? gw::compress_checked<int64_t> : gw::compress_checked<int32_t>)(num_edges, rows, cols, num_rows, num_cols,
-                                                                              wide_out, indptr, indices, edge_ids);
+    gw::with_id_type(wide_in != 0, [&](auto id) {
+      gw::compress_checked<decltype(id)>(num_edges, rows, cols, num_rows, num_cols, wide_out, indptr, indices,
+                                         edge_ids);
+    });
   });
 }
 
@@ -140,8 +141,9 @@ GW_API int gw_csr_transpose(const gw_adjacency* a, int32_t payload_bytes, const 
     gw::require(a->wide || (a->num_rows <= INT32_MAX && (payload_in || !payload || a->num_edges <= INT32_MAX)),
                 "gw_csr_transpose: ids do not fit 32 bits");
     if (a->num_edges == 0) return std::fill(indptr, indptr + a->num_cols + 1, int64_t{0});
-    (a->wide ? gw::transpose<int64_t> : gw::transpose<int32_t>)(*a, payload_bytes, payload_in, indptr, indices,
-                                                                payload);
+    gw::with_id_type(a->wide != 0, [&](auto id) {
+      gw::transpose<decltype(id)>(*a, payload_bytes, payload_in, indptr, indices, payload);
+    });
   });
 }
 
@@ -150,7 +152,7 @@ GW_API int gw_csr_transpose(const gw_adjacency* a, int32_t payload_bytes, const 
 GW_API int gw_csr_check(const gw_adjacency* a) {
   return gw::guarded([&] {
     gw::require_adjacency(a);
-    a->wide ? gw::check<int64_t>(*a) : gw::check<int32_t>(*a);
+    gw::with_id_type(a->wide != 0, [&](auto id) { gw::check<decltype(id)>(*a); });
   });
 }
 }

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "graphweft/abi.h"
+#include "graphweft/id_type.h"
 
 namespace {
 
@@ -19,7 +20,7 @@ int with_features(const gw_adjacency* a, int32_t wide_values, const void* values
   return gw::guarded([&] {
     gw::require(a != nullptr && a->indptr != nullptr, "features: null array");
     with_values(wide_values, values, [&](const auto* typed) {
-      a->wide ? body(gw::csr_view<int64_t>(*a), typed) : body(gw::csr_view<int32_t>(*a), typed);
+      gw::with_id_type(a->wide != 0, [&](auto id) { body(gw::csr_view<decltype(id)>(*a), typed); });
     });
   });
 }
@@ -48,10 +49,9 @@ GW_API int gw_csr_from_dense(int32_t wide_values, int64_t rows, int64_t width, i
   return gw::guarded([&] {
     gw::require(rows >= 0 && width >= 0 && ld >= width, "gw_csr_from_dense: bad shape");
     with_values(wide_values, x, [&](const auto* typed) {
-      if (wide)
-        gw::compress_dense(typed, rows, width, ld, indptr, static_cast<int64_t*>(indices), like(values, typed));
-      else
-        gw::compress_dense(typed, rows, width, ld, indptr, static_cast<int32_t*>(indices), like(values, typed));
+      gw::with_id_type(wide != 0, [&](auto id) {
+        gw::compress_dense(typed, rows, width, ld, indptr, static_cast<decltype(id)*>(indices), like(values, typed));
+      });
     });
   });
 }

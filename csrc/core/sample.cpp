@@ -3,6 +3,7 @@
 
 #include "graphweft/abi.h"
 #include "graphweft/gather.h"
+#include "graphweft/id_type.h"
 #include "graphweft/sample_steps.h"
 
 namespace gw {
@@ -69,9 +70,8 @@ extern "C" {
 GW_API int gw_sampler_new(const gw_adjacency* a, const float* weights, int32_t dense, void** out) {
   return gw::guarded([&] {
     gw::require(a != nullptr && a->indptr != nullptr && a->num_rows == a->num_cols, "gw_sampler_new: not square");
-    *out = (a->wide ? gw::make_sampler<int64_t>(*a, weights, dense != 0)
-                    : gw::make_sampler<int32_t>(*a, weights, dense != 0))
-               .release();
+    gw::with_id_type(a->wide != 0,
+                     [&](auto id) { *out = gw::make_sampler<decltype(id)>(*a, weights, dense != 0).release(); });
   });
 }
 
@@ -93,6 +93,15 @@ GW_API int gw_sampler_exclude(void* sampler, int64_t count, const int64_t* src, 
   return gw::guarded([&] {
     gw::require(sampler != nullptr && count >= 0, "gw_sampler_exclude: negative size");
     static_cast<gw::sampler*>(sampler)->exclude(count, src, dst);
+  });
+}
+
+// The next batch of `sampler` is a part of a larger one, which reaches nodes ids[ends[h - 1]] up to ids[ends[h]] in hop
+// h < hops for the first time; its nodes draw as there. All but the last two hops of the larger one are wanted.
+GW_API int gw_sampler_reach(void* sampler, int64_t hops, const int64_t* ends, const int64_t* ids) {
+  return gw::guarded([&] {
+    gw::require(sampler != nullptr && hops >= 0, "gw_sampler_reach: negative size");
+    static_cast<gw::sampler*>(sampler)->reach(hops, ends, ids);
   });
 }
 
@@ -187,8 +196,9 @@ GW_API int gw_sample_edges(const gw_adjacency* a, const int64_t* nodes, int64_t 
                            int64_t* dst, int64_t* ids) {
   return gw::guarded([&] {
     gw::require(a != nullptr && first >= 0 && count >= 0, "gw_sample_edges: negative size");
-    a->wide ? gw::list_edges(gw::csr_view<int64_t>(*a), nodes, first, count, indptr, indices, offsets, src, dst, ids)
-            : gw::list_edges(gw::csr_view<int32_t>(*a), nodes, first, count, indptr, indices, offsets, src, dst, ids);
+    gw::with_id_type(a->wide != 0, [&](auto id) {
+      gw::list_edges(gw::csr_view<decltype(id)>(*a), nodes, first, count, indptr, indices, offsets, src, dst, ids);
+    });
   });
 }
 

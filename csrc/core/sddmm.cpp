@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "graphweft/id_type.h"
+
 namespace {
 
 template <class E>
@@ -14,7 +16,7 @@ int run(const gw_adjacency* adj, const typename E::real* a, int64_t lda, const t
     if (width == 0) std::fill_n(out, adj->num_edges, typename E::real(0));
     const int64_t tile_bytes = std::min<int64_t>(256, width * int64_t(sizeof(*b)));
     const gw::dot_operands<E> operands{a, lda, b, ldb, gw::prefetch_distance(adj->num_cols, tile_bytes), out};
-    adj->wide ? gw::sddmm_dot<E, int64_t>(*adj, operands, width) : gw::sddmm_dot<E, int32_t>(*adj, operands, width);
+    gw::with_id_type(adj->wide != 0, [&](auto id) { gw::sddmm_dot<E, decltype(id)>(*adj, operands, width); });
   });
 }
 
@@ -44,8 +46,9 @@ GW_API int gw_sparse_dropout_f32(const gw_adjacency* adj, const float* values, i
     gw::checked_mul(turned ? adj->num_cols : adj->num_rows, features);
     const auto threshold = uint32_t(std::lround(p * 65536.0));
     const float scale = p < 1.0 ? float(1.0 / (1.0 - p)) : 0.0f;
-    adj->wide ? gw::drop_entries<int64_t>(*adj, values, features, turned != 0, threshold, scale, seed, stream, out)
-              : gw::drop_entries<int32_t>(*adj, values, features, turned != 0, threshold, scale, seed, stream, out);
+    gw::with_id_type(adj->wide != 0, [&](auto id) {
+      gw::drop_entries<decltype(id)>(*adj, values, features, turned != 0, threshold, scale, seed, stream, out);
+    });
   });
 }
 }

@@ -1,6 +1,8 @@
 // Maximum and minimum over neighbours and their gradient: checks, then spmm_max.h.
 #include "graphweft/spmm_max.h"
 
+#include "graphweft/id_type.h"
+
 namespace {
 
 void check(const gw_adjacency* adj, int64_t width) {
@@ -23,8 +25,9 @@ int run(const gw_adjacency* adj, const typename E::stored* x, int64_t ldx, int64
   return gw::guarded([&] {
     check(adj, width);
     if (width == 0 || adj->num_rows == 0) return;
-    adj->wide ? extremum<E, int64_t>(*adj, x, ldx, width, minimum != 0, y, ldy, arg, ldarg)
-              : extremum<E, int32_t>(*adj, x, ldx, width, minimum != 0, y, ldy, arg, ldarg);
+    gw::with_id_type(adj->wide != 0, [&](auto id) {
+      extremum<E, decltype(id)>(*adj, x, ldx, width, minimum != 0, y, ldy, arg, ldarg);
+    });
   });
 }
 
@@ -42,8 +45,8 @@ int run_grad(const gw_adjacency* adj, const void* arg, int64_t ldarg, const type
   return gw::guarded([&] {
     check(adj, width);
     if (width == 0 || adj->num_rows == 0) return;
-    adj->wide ? route<E, int64_t>(*adj, arg, ldarg, dy, lddy, width, dx, lddx)
-              : route<E, int32_t>(*adj, arg, ldarg, dy, lddy, width, dx, lddx);
+    gw::with_id_type(adj->wide != 0,
+                     [&](auto id) { route<E, decltype(id)>(*adj, arg, ldarg, dy, lddy, width, dx, lddx); });
   });
 }
 

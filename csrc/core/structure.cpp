@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "graphweft/abi.h"
+#include "graphweft/id_type.h"
 
 namespace {
 
@@ -12,7 +13,7 @@ template <class Body>
 int with_view(const gw_adjacency* a, Body&& body) {
   return gw::guarded([&] {
     gw::require(a != nullptr && a->indptr != nullptr, "adjacency: null array");
-    a->wide ? body(gw::csr_view<int64_t>(*a)) : body(gw::csr_view<int32_t>(*a));
+    gw::with_id_type(a->wide != 0, [&](auto id) { body(gw::csr_view<decltype(id)>(*a)); });
   });
 }
 
@@ -76,6 +77,21 @@ GW_API int gw_csr_take_rows(const gw_adjacency* a, int64_t n, const int64_t* row
     gw::take_rows(view, rows, n, indptr, static_cast<const uint64_t*>(payload_in), out,
                   static_cast<uint64_t*>(payload));
   });
+}
+
+// Rows `rows` [n] of `a` with columns place[column], as wide as indices; edge_ids null: not wanted.
+GW_API int gw_csr_renumber(const gw_adjacency* a, int64_t n, const int64_t* rows, const void* place,
+                           const int64_t* indptr, void* indices, void* edge_ids) {
+  return with_view(a, [&](const auto& view) {
+    auto* out = as(indices, view);
+    gw::renumber_rows(view, rows, n, static_cast<decltype(out)>(const_cast<void*>(place)), indptr, out,
+                      as(edge_ids, view));
+  });
+}
+
+// At most `most` entries of every row; indptr has their offsets.
+GW_API int gw_csr_thin(const gw_adjacency* a, int64_t most, const int64_t* indptr, void* indices) {
+  return with_view(a, [&](const auto& view) { gw::thin_rows(view, most, indptr, as(indices, view)); });
 }
 
 // member[id] = 0 for every self-loop.

@@ -35,7 +35,9 @@ from graphweft.frontend.assignments import assigned
 from graphweft.frontend.in_place import RESHAPING, out_of_place, with_defaults
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.made_like import DRAWN_LIKE, LIKE
+from graphweft.frontend.operands import leaves, mapped, mapped_tensors
 from graphweft.frontend.recording_modes import Calls, Dispatching, GradientsAskedError
+from graphweft.frontend.result_shapes import results_of
 from graphweft.frontend.row_rules import rule_of
 from graphweft.frontend.rules import DECOMPOSITIONS
 from graphweft.frontend.saved_tensors import SavedTensors
@@ -115,8 +117,8 @@ class Recorder:
         """
         with self._quiet(), Calls(self), Dispatching(self):
             result = self.matrices.results(function())
-        leaves, spec = pytree.tree_flatten(result)
-        self.tape.outputs, self.tape.spec = [self._output(leaf) for leaf in leaves], spec
+        given, spec = pytree.tree_flatten(result)
+        self.tape.outputs, self.tape.spec = [self._output(leaf) for leaf in given], spec
         for name, made in self._buffers.items():
             var = self._value(made)
             if var.source is None:
@@ -205,7 +207,7 @@ class Recorder:
 
     def know(self, result: Any) -> Any:
         """Results of code on structure are structure."""
-        for leaf in pytree.tree_leaves(result):
+        for leaf in leaves(result):
             if isinstance(leaf, Tensor) and not isinstance(leaf, FakeTensor) and leaf not in self._known:
                 self._known[leaf] = None
         return result
@@ -232,7 +234,7 @@ class Recorder:
         schema = func._schema
         if schema.is_mutable:
             return self._in_place(func, args, kwargs)
-        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         drawn = torch.Tag.nondeterministic_seeded in func.tags
         if not drawn and not any(map(self.is_moving, tensors)):
             if func is not aten.lift_fresh.default and func is not aten.detach.default:
@@ -249,8 +251,8 @@ class Recorder:
             return self._batch_norm(args)
         if func is aten.index.Tensor:
             args = self._of_all_rows(args[0], self._positions(args[1]))
-        args, kwargs = pytree.tree_map_only(Tensor, self._twin, (args, kwargs))
-        half = any(map(_is_half, pytree.tree_leaves((args, kwargs))))
+        args, kwargs = mapped_tensors(self._twin, (args, kwargs))
+        half = any(map(_is_half, leaves((args, kwargs))))
         form = None if half else FORMS.get(func)
         form = partial(assigned, self.tape, self._vars) if func is aten.index_put.default else form
         if form is not None:
@@ -260,7 +262,7 @@ class Recorder:
                 return made
         decomposed = DECOMPOSITIONS.get(func) or decomposition_table.get(func)
         if decomposed is not None and rule_of(func) is None and not (half or func in _KEPT_WHOLE):
-            for tensor in pytree.tree_leaves((args, kwargs)):
+            for tensor in leaves((args, kwargs)):
                 if isinstance(tensor, FakeTensor):
                     self._value(tensor)
             before = len(self.tape.steps)
@@ -284,10 +286,9 @@ class Recorder:
 
     def _shapes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Results without numbers."""
-        args, kwargs = pytree.tree_map_only(Tensor, _apart, (args, kwargs))
+        args, kwargs = mapped_tensors(_apart, (args, kwargs))
         try:
-            with self.fakes:
-                return func(*args, **kwargs)
+            return results_of(self.fakes, func, args, kwargs)
         except (RuntimeError, NotImplementedError) as failure:
             name = str(func._schema.name).partition("::")[2]
             if name in ("_local_scalar_dense", "item", "equal", "is_nonzero"):
@@ -307,8 +308,8 @@ class Recorder:
             self.check_known(leaf)
             return leaf
 
-        plain_args, plain_kwargs = pytree.tree_map(read, (args, kwargs))
-        given = {id(leaf) for leaf in pytree.tree_leaves((args, kwargs))}
+        plain_args, plain_kwargs = mapped(read, (args, kwargs))
+        given = {id(leaf) for leaf in leaves((args, kwargs))}
         new = [isinstance(made, Tensor) and id(made) not in given for made in results]  # some give back what they got
         outs = tuple(Var(tuple(t.shape), t.dtype) if own else None for t, own in zip(results, new, strict=True))
         if not any(new):
@@ -347,7 +348,7 @@ class Recorder:
 
     def _in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An operation that writes into its first operand, as one that does not."""
-        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         written = [a for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
         name = str(func._schema.name).partition("::")[2]
         moving = any(map(self.is_moving, tensors)) or torch.Tag.nondeterministic_seeded in func.tags
@@ -377,10 +378,10 @@ class Recorder:
         for argument in written:
             at = places[argument.name]
             given = args[at] if at < len(args) else kwargs.get(argument.name)
-            for target in pytree.tree_leaves(given):
+            for target in leaves(given):
                 if isinstance(target, Tensor):
                     self._check_own(name, target)
-        for tensor in pytree.tree_leaves((args, kwargs)):
+        for tensor in leaves((args, kwargs)):
             if isinstance(tensor, Tensor):
                 self.check_known(tensor)
         return func(*args, **kwargs)

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from graphweft._torch_private import TorchDispatchMode, pytree, without_modes
 from graphweft.frontend.layout import UnraisableError
+from graphweft.frontend.operands import leaves
 from graphweft.frontend.shield import READS_VALUES
 from graphweft.frontend.source import UNKNOWN, current_line
 from graphweft.frontend.trace import IN_PLACE_OF, REFUSED
@@ -52,7 +53,7 @@ class Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             made = recorder.dispatch(func, args, dict(kwargs or {}))
         # a new tensor that somebody holds is copied by the function that makes it
-        recorder.saved.ran([x for x in pytree.tree_leaves(made) if isinstance(x, Tensor) and recorder.is_moving(x)])
+        recorder.saved.ran([x for x in leaves(made) if isinstance(x, Tensor) and recorder.is_moving(x)])
         return made
 
 
@@ -84,7 +85,7 @@ class Calls(TorchFunctionMode):
             recorder.wanted(args[0], bool(args[1] if len(args) > 1 else kwargs.get("requires_grad", True)))
         if func in _MAKERS:
             return self._made(func, args, kwargs)
-        moving = any(isinstance(x, Tensor) and recorder.is_moving(x) for x in pytree.tree_leaves((args, kwargs)))
+        moving = any(isinstance(x, Tensor) and recorder.is_moving(x) for x in leaves((args, kwargs)))
         if func in IN_PLACE_OF and (moving or recorder.call.startswith("dropout")):
             func = IN_PLACE_OF[func]
         return func(*args, **kwargs)

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import IRError
-from graphweft._torch_private import pytree
 from graphweft.frontend.layout import Known, N, Raised, Size, UnraisableError
 from graphweft.frontend.moves import EdgeSet, EdgeSets, Move, moves_of
+from graphweft.frontend.operands import mapped
 from graphweft.frontend.region import Given, Planned, Region, Taken
 from graphweft.frontend.relations import join_relations
 from graphweft.frontend.row_algebra import RowAlgebra
@@ -263,7 +263,7 @@ class _Writer:
 
         first = step.outs[0]
         laid = step.target in _LAID and first is not None and any(var.shape == first.shape for var in step.reads)
-        args, kwargs = pytree.tree_map(read, (step.args, step.kwargs))
+        args, kwargs = mapped(read, (step.args, step.kwargs))
         out = None
         if len(step.outs) == 1 and first is not None:
             out = Out(tuple(Size(size) for size in first.shape), first.dtype)

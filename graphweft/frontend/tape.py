@@ -16,6 +16,7 @@ from torch import Tensor
 
 from graphweft._torch_private import pytree
 from graphweft.frontend.aliases import STOPPED
+from graphweft.frontend.operands import LEAVES, leaves
 from graphweft.frontend.sum_forms import with_gradient_of  # noqa: F401  it defines an operation
 
 TRIMMED = "first rows"  # the call of steps that no code asked for: rows that are left out
@@ -38,6 +39,9 @@ class Var:
     dtype: torch.dtype
     source: tuple[str, Any] | None = None
     grad: bool = False
+
+
+LEAVES.add(Var)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +68,7 @@ class Step:
     @property
     def leaves(self) -> Iterator[Any]:
         """All operands, one by one."""
-        return iter(pytree.tree_leaves((self.args, self.kwargs)))
+        return iter(leaves((self.args, self.kwargs)))
 
     @property
     def reads(self) -> list[Var]:

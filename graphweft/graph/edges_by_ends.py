@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import GraphError, ShapeError
+from graphweft.graph import edit
 from graphweft.graph.carried import carry
 from graphweft.graph.derived import derived
 from graphweft.graph.ids import Ids, as_ids, require_ids
@@ -143,10 +144,31 @@ class EdgesByEnds:
         again = number[chosen] != torch.arange(chosen.numel())
         if bool(again.any()):
             raise GraphError(f"Graph.subgraph: expected distinct nodes, got {int(chosen[again][0])} twice")
+        if chosen.numel() == graph.num_nodes:  # nothing goes
+            moved = graph.renumbered(chosen)
+            carry(graph, moved, slice(None), None, chosen)
+            same: Self = moved
+            return same
         src, dst = graph.edges()
         kept = ((number[src] >= 0) & (number[dst] >= 0)).nonzero().reshape(-1)
         made = type(graph)(number[src[kept]], number[dst[kept]], num_nodes=chosen.numel())
         carry(graph, made, kept, None, chosen)
+        done: Self = made
+        return done
+
+    def renumbered(self, nodes: Tensor, *, edge_ids: bool = True) -> Self:
+        """The structure of :meth:`subgraph` for a permutation of all nodes, int64 (N,), that is known to be one.
+
+        Rows move as they are; no edge is looked up by its number. Without ``edge_ids`` edges are numbered anew.
+
+        Example:
+            >>> from graphweft.graph.graph import Graph
+            >>> [t.tolist() for t in Graph([0, 1, 2], [1, 2, 0]).renumbered(torch.tensor([2, 0, 1])).edges()]
+            [[1, 2, 0], [2, 0, 1]]
+        """
+        graph = self._whole()
+        made = graph.from_adjacency(edit.renumbered(graph.csc, nodes, edge_ids=edge_ids))
+        made._forms.share_facts(graph._forms)
         done: Self = made
         return done
 

@@ -20,6 +20,8 @@ _filter = declare("gw_csr_filter")
 _unite = declare("gw_csr_unite")
 _clear_common = declare("gw_csr_clear_common")
 _concat = declare("gw_csr_concat")
+_renumber = declare("gw_csr_renumber")
+_thin = declare("gw_csr_thin")
 
 
 def _offsets(num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -57,6 +59,38 @@ def unite(a: Adjacency, b: Adjacency) -> Adjacency:
     indices = empty((int(indptr[-1]),), a.indices.dtype)
     if indices.numel() > 0:
         _unite(ctypes.byref(a.native), ctypes.byref(b.native), indptr.data_ptr(), indices.data_ptr())
+    return Adjacency(indptr, indices, None, a.num_cols)
+
+
+def renumbered(a: Adjacency, nodes: torch.Tensor, *, edge_ids: bool = True) -> Adjacency:
+    """Row i is row ``nodes[i]``, its entries in their order, columns under their new numbers; edges keep theirs.
+
+    ``nodes``: int64, a permutation of rows that are columns as well. Without ``edge_ids`` the result has none although
+    its entries are in another order: for sums over rows only.
+    """
+    dtype = index_dtype(a.num_rows, a.num_cols, a.num_edges, edge_ids)
+    source = a if a.is_wide or dtype == torch.int32 else a.widened()
+    nodes = nodes.contiguous()
+    place = empty((nodes.numel(),), source.indices.dtype)
+    place[nodes] = torch.arange(nodes.numel(), dtype=place.dtype)
+    indptr, counts = _offsets(a.num_rows)
+    torch.cumsum(a.degrees()[nodes], 0, out=counts)
+    indices = empty((a.num_edges,), place.dtype)
+    ids = empty((a.num_edges,), place.dtype) if edge_ids else None
+    arrays = (place.data_ptr(), indptr.data_ptr(), indices.data_ptr(), pointer(ids))
+    _renumber(ctypes.byref(source.native), nodes.numel(), nodes.data_ptr(), *arrays)
+    return Adjacency(indptr, indices, ids, a.num_cols)
+
+
+def thinned(a: Adjacency, most: int) -> Adjacency:
+    """At most ``most`` entries of every row, evenly spaced among them; itself where no row has more. No edge ids."""
+    degrees = a.degrees()
+    if a.num_rows == 0 or int(degrees.max()) <= most:
+        return a
+    indptr, counts = _offsets(a.num_rows)
+    torch.cumsum(degrees.clamp(max=most), 0, out=counts)
+    indices = empty((int(indptr[-1]),), a.indices.dtype)
+    _thin(ctypes.byref(a.native), most, indptr.data_ptr(), indices.data_ptr())
     return Adjacency(indptr, indices, None, a.num_cols)
 
 

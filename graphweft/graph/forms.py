@@ -59,6 +59,10 @@ class Forms:
             self.symmetric = square and self.known().is_symmetric()
         return self.symmetric
 
+    def share_facts(self, other: Forms) -> None:
+        """The same edges under other numbers: what is known of ``other`` holds here."""
+        self.symmetric, self.loops = other.symmetric, other.loops
+
     def made(self) -> list[Adjacency]:
         """Those that are there."""
         every = (*self.by, *self.loose)

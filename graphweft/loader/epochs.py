@@ -68,7 +68,7 @@ class EpochLoader(abc.ABC, Generic[B]):
         self._item_weight, self._share = item_weight, share
         self.num_items, self.shuffle, self._drop_last = num_items, bool(shuffle), bool(drop_last)
         self.batch_size = self._as_count("batch_size", batch_size, 1)
-        self.seed = self._as_count("seed", seed, 0, _MOST)
+        self.seed, self._cores = self._as_count("seed", seed, 0, _MOST), processors()
         self._fastest: FastestChoice[CoreSplit] = FastestChoice(self._ways(prefetch, workers), prefers=_waits_least)
         self._epoch = self._position = 0
         self._begun = False
@@ -109,10 +109,20 @@ class EpochLoader(abc.ABC, Generic[B]):
 
         For consumers whose results do not depend on the number of threads. Without ``prefetch=None`` nothing is tried.
         """
-        cores, ways = processors(), self._fastest.ways
+        cores, ways = self._cores, self._fastest.ways
         if len(ways) > 1:
             counts = sorted({1, cores // 4, cores // 2})
             self._fastest.add([CoreSplit(count, 2 * count, cores - count) for count in counts if 0 < count < cores])
+
+    def share_cores(self, processes: int) -> None:
+        """So many processes like this one take the cores that it may run on, in equal parts; before other choices.
+
+        With a single core threads that prepare are taken where they are faster alone, as while others are waited for.
+        """
+        self._cores = max(1, processors() // processes)
+        if len(self._fastest.ways) > 1:
+            prefers = _waits_least if self._cores > 1 else None
+            self._fastest = FastestChoice(self._ways_on(self._cores), prefers=prefers)
 
     @property
     def ways(self) -> list[CoreSplit]:
@@ -251,14 +261,16 @@ class EpochLoader(abc.ABC, Generic[B]):
         if prefetch is None:
             if workers is not None:
                 return [CoreSplit(workers, 2 * workers)]
-            return [
-                CoreSplit(0, 0),
-                *(CoreSplit(count, 2 * count) for count in sorted({1, cores // 2, cores}) if count > 0),
-            ]
+            return self._ways_on(cores)
         prefetch = self._as_count("prefetch", prefetch, 0, 2**20)
         if prefetch == 0:
             return [CoreSplit(0, 0)]
         return [CoreSplit(workers or min(prefetch, cores), prefetch)]
+
+    @staticmethod
+    def _ways_on(cores: int) -> list[CoreSplit]:
+        """What is tried on so many cores where nothing was asked for."""
+        return [CoreSplit(0, 0), *(CoreSplit(n, 2 * n) for n in sorted({1, cores // 2, cores}) if n > 0)]
 
     def _as_count(self, name: str, value: Any, least: int, most: int | None = None) -> int:
         """``value``, an integer of any kind, as one of Python's. Raises: ConfigError."""

@@ -233,11 +233,15 @@ class LinkLoader(EpochLoader[LinkBatch]):
     def _shared(self, ends: Tensor, src: Tensor, dst: Tensor, epoch: int) -> tuple[Sample, Tensor]:
         """One neighbourhood of all ends, each once, and their rows."""
         seeds, rows = torch.unique(ends, return_inverse=True)
-        pairs = self._without(src, dst)
         if isinstance(self.sampler, NeighborSampler):
-            left = (torch.cat([s for s, _, _ in pairs]), torch.cat([d for _, d, _ in pairs])) if pairs else None
-            return self.sampler.sample(seeds, seed=self.seed, epoch=epoch, exclude=left), rows
+            return self.sampler.sample(seeds, seed=self.seed, epoch=epoch, exclude=self._left(src, dst)), rows
+        pairs = self._without(src, dst)
         return self.sampler.sample(seeds, seed=self.seed, epoch=epoch, exclude=_left_out(pairs)), rows
+
+    def _left(self, src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Sources and destinations of what messages of a batch of edges do without."""
+        pairs = self._without(src, dst)
+        return (torch.cat([s for s, _, _ in pairs]), torch.cat([d for _, d, _ in pairs])) if pairs else None
 
     def _in_trees(self, ends: Tensor, src: Tensor, dst: Tensor, places: Tensor, epoch: int) -> tuple[Sample, Tensor]:
         """A neighbourhood for every end at its time, and their rows: all of them, in order."""

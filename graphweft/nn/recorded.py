@@ -21,6 +21,7 @@ from torch import Tensor
 from graphweft._draws import call_key
 from graphweft._torch_private import pytree
 from graphweft.frontend.moves import EdgeSet
+from graphweft.frontend.operands import mapped_tensors
 from graphweft.frontend.region import Planned, Region
 from graphweft.frontend.regions import plan, renamed
 from graphweft.frontend.tape import Passed, Step, Tape, Var, graded, structure_of
@@ -182,7 +183,7 @@ class _Own:
         """A step that reads copies."""
         if not self._lent or not any(self(tensor) is not tensor for tensor in structure_of(step)):
             return step
-        args, kwargs = pytree.tree_map_only(Tensor, self, (step.args, step.kwargs))
+        args, kwargs = mapped_tensors(self, (step.args, step.kwargs))
         return replace(step, args=args, kwargs=kwargs)
 
 

@@ -120,9 +120,12 @@ def has_hooks(module: nn.Module) -> bool:
 
 def is_watched(root: nn.Module) -> bool:
     """Whether a module inside ``root`` has hooks, or every module of the process."""
-    return any(getattr(torch_module, name, None) for name in _GLOBAL) or any(
-        has_hooks(module) for module in root.modules() if module is not root
-    )
+    return all_are_watched() or any(has_hooks(module) for module in root.modules() if module is not root)
+
+
+def all_are_watched() -> bool:
+    """Whether every module of the process has hooks."""
+    return any(getattr(torch_module, name, None) for name in _GLOBAL)
 
 
 def is_parametrized(root: nn.Module) -> bool:
@@ -156,4 +159,4 @@ def tensors_of(root: nn.Module) -> dict[str, Tensor]:
     return {**parameters, **buffers, **others}
 
 
-__all__ = ["has_hooks", "is_parametrized", "is_watched", "plain", "settings_of", "tensors_of"]
+__all__ = ["all_are_watched", "has_hooks", "is_parametrized", "is_watched", "plain", "settings_of", "tensors_of"]

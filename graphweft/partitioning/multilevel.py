@@ -27,6 +27,7 @@ from torch import Tensor
 from graphweft._errors import ConfigError
 from graphweft._native import declare
 from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.edit import thinned
 
 _cluster = declare("gw_multilevel_cluster")
 _contract = declare("gw_multilevel_contract")
@@ -49,6 +50,7 @@ _SETTLED = 0.002  # share of nodes that move when a level is done
 _MOST_ENTRIES = 1 << 26  # of the graph between clusters; beyond, a sample of them
 CELL = 2048  # nodes that stand together: their rows of 32 columns are in a core's own cache
 WORTH_ORDERING = 1 << 18  # edges from which on an order of the nodes pays: the rows of fewer are in the cache
+NEIGHBOURS = 32  # of a node that are looked at where an order is wanted: clusters have many more edges than nodes
 _ENTRIES_OF_ORDER = 1 << 20  # of a piece, and of the graph between clusters, where only an order is wanted
 _NODE_BYTES = 64  # labels, clusters and their weights, sums, parts, and their copies while a level is made
 ENTRY_BYTES = 64  # of an entry between clusters while equal ones are put together
@@ -99,17 +101,13 @@ class _InPieces(InMemory):
 
     def pieces(self) -> Iterator[tuple[int, Adjacency]]:
         """Some rows at a time."""
-        ends, first = self.csc.indptr, 0
+        ends, first = self.csc.indptr.numpy(), 0  # NumPy wakes no threads for so little
         while first < self.csc.num_rows:
             begin = int(ends[first])
-            last = int(torch.searchsorted(ends, begin + _ENTRIES_OF_ORDER, right=True)) - 1
+            last = int(np.searchsorted(ends, begin + _ENTRIES_OF_ORDER, side="right")) - 1
             last = min(max(last, first + 1), self.csc.num_rows)
-            yield (
-                first,
-                Adjacency(
-                    ends[first : last + 1] - begin, self.csc.indices[begin : int(ends[last])], None, self.csc.num_cols
-                ),
-            )
+            indptr = torch.from_numpy(ends[first : last + 1] - begin)
+            yield first, Adjacency(indptr, self.csc.indices[begin : int(ends[last])], None, self.csc.num_cols)
             first = last
 
 
@@ -206,7 +204,7 @@ def neighbours_together(csc: Adjacency, most: int) -> Tensor:
         >>> neighbours_together(pairs.csc, 2).tolist() in ([0, 3, 1, 2], [1, 2, 0, 3])
         True
     """
-    structure = _InPieces(csc)
+    structure = _InPieces(thinned(csc, NEIGHBOURS))
     limits = _Limits(_counted(structure), 1, None, 1.0)
     limits.cluster_weight[:] = most
     level, keys = _Level(structure, limits.labels), list[Ints]()
@@ -357,22 +355,26 @@ class _Between:
 
     def __init__(self, clusters: int, most: int) -> None:
         self._clusters, self._most, self._kept = clusters, most, 1.0
+        self._room = np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int64)  # for the entries of a piece
         self._found: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []  # keys, weights
         self._count = 0
         self._is_sorted = True
 
     def add(self, first: int, rows: Adjacency, edge_weight: Ints | None, of: Ints) -> None:
         """The entries of some rows."""
-        room = rows.num_edges
-        to, source, weight = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int64)
+        if self._room[0].size < rows.num_edges:
+            self._room = tuple(np.empty(rows.num_edges, part.dtype) for part in self._room)  # type: ignore[assignment]
+        to, source, weight = self._room
         found = ctypes.c_int64()
         ends = (self._clusters, _at(to), _at(source), _at(weight), ctypes.byref(found))
         _contract(ctypes.byref(rows.native), first, _at(edge_weight), _at(of), *ends)
         count = found.value
-        keys = to[:count].astype(np.int64) * self._clusters + source[:count]
-        taken = self._sampled(keys)
+        keys, weights = to[:count].astype(np.int64) * self._clusters + source[:count], weight[:count].copy()
+        if self._kept < 1.0:
+            taken = self._sampled(keys)
+            keys, weights = keys[taken], weights[taken]
         self._is_sorted = not self._found
-        self._found.append((keys[taken], weight[:count][taken]))
+        self._found.append((keys, weights))
         self._count += len(self._found[-1][0])
         if self._count > self._most:
             self._merge()
@@ -500,6 +502,6 @@ def _at(array: NDArray[Any] | None) -> int | None:
 
 
 __all__ = [
-    "CELL", "ENTRY_BYTES", "TOLERANCE", "WORTH_ORDERING", "InMemory", "Structure", "first_places", "multilevel",
-    "multilevel_bytes", "neighbours_together", "order_bytes",
+    "CELL", "ENTRY_BYTES", "NEIGHBOURS", "TOLERANCE", "WORTH_ORDERING", "InMemory", "Structure", "first_places",
+    "multilevel", "multilevel_bytes", "neighbours_together", "order_bytes",
 ]  # fmt: skip

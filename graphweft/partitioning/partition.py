@@ -26,7 +26,14 @@ from graphweft.graph import edit
 from graphweft.graph.graph import Graph
 from graphweft.partitioning.hierarchy import hierarchical
 from graphweft.partitioning.metis import metis
-from graphweft.partitioning.multilevel import InMemory, multilevel, multilevel_bytes
+from graphweft.partitioning.multilevel import (
+    CELL,
+    NEIGHBOURS,
+    InMemory,
+    multilevel,
+    multilevel_bytes,
+    neighbours_together,
+)
 from graphweft.partitioning.packing import components, greedy, packed_components
 from graphweft.partitioning.report import Comparison, Exchange, Prediction, Rates, predict
 from graphweft.partitioning.streaming import gap
@@ -361,6 +368,19 @@ def undirected(graph: Graph) -> Graph:
     if not graph.is_symmetric:
         return Graph.from_adjacency(edit.both_directions(graph.csc))
     return Graph.from_adjacency(graph.csc) if graph.is_typed else graph
+
+
+def order_of(graph: Graph) -> Tensor:
+    """int64 (N,): the nodes of an untyped graph over one set of nodes, neighbours near each other; in O(E).
+
+    Example:
+        >>> order_of(Graph([0, 2, 4, 1], [2, 4, 1, 3])).sort().values.tolist()
+        [0, 1, 2, 3, 4]
+    """
+    csc = graph.csc
+    if not graph.is_symmetric:
+        csc = edit.both_directions(edit.thinned(csc, NEIGHBOURS))
+    return neighbours_together(csc, CELL)
 
 
 def label_distance(part: Tensor, k: int, labels: Tensor) -> Tensor:

@@ -212,26 +212,24 @@ def halo_pairs(graph: Graph, part: Tensor, k: int, rows: Tensor | None = None) -
         >>> halo_pairs(Graph([0, 0, 1], [1, 2, 2]), torch.tensor([0, 1, 1]), 2).tolist()
         [[0, 0], [1, 0]]
     """
-    csc, of = graph.csc, part.long()
-    degrees = csc.indptr.diff()
-    counted = None
-    if rows is not None:
-        counted = torch.zeros(graph.num_nodes, dtype=torch.bool)
-        counted[rows] = True
+    indptr, indices, of = graph.csc.indptr, graph.csc.indices, part.long()
+    every = torch.argsort(of, stable=True) if rows is None else rows[torch.argsort(of[rows], stable=True)]
+    ends = [0, *torch.bincount(of[every], minlength=k).cumsum(0).tolist()]
     pairs = torch.zeros(k, k, dtype=torch.int64)
     for first in range(0, k, _BLOCK):
         width = min(_BLOCK, k - first)
-        seen = torch.zeros(graph.num_nodes * width, dtype=torch.bool)
-        for low, high in row_ranges(csc.indptr):
-            dst = torch.repeat_interleave(torch.arange(low, high), degrees[low:high])
-            src = csc.indices[int(csc.indptr[low]) : int(csc.indptr[high])].long()
-            into = of[dst] - first
-            wanted = (into >= 0) & (into < width) & (of[src] != of[dst])
-            if counted is not None:
-                wanted &= counted[dst]
-            seen[src[wanted] * width + into[wanted]] = True
-        for column, marks in enumerate(seen.view(-1, width).unbind(1)):
-            pairs[first + column] = torch.bincount(of[marks], minlength=k)
+        seen = torch.zeros(width * graph.num_nodes, dtype=torch.bool)
+        mine = every[ends[first] : ends[first + width]]
+        held = torch.cat([torch.zeros(1, dtype=torch.int64), (indptr[mine + 1] - indptr[mine]).cumsum(0)])
+        for low, high in row_ranges(held):
+            some, counts = mine[low:high], held[low : high + 1].diff()
+            places = torch.arange(int(held[low]), int(held[high]))
+            places += torch.repeat_interleave(indptr[some] - held[low:high], counts)
+            src, into = indices[places].long(), torch.repeat_interleave(of[some], counts)
+            wanted = of[src] != into
+            seen[(into[wanted] - first) * graph.num_nodes + src[wanted]] = True
+        for row, marks in enumerate(seen.view(width, -1).unbind()):
+            pairs[first + row] = torch.bincount(of[marks], minlength=k)
     return pairs
 
 

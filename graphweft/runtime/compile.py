@@ -39,7 +39,8 @@ from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import IndexType, Residency, StructType, TensorType, edges_of
 from graphweft.passes.certificate import Refuted
-from graphweft.passes.pipeline import Request, run_passes
+from graphweft.passes.kept import kept_passes
+from graphweft.passes.pipeline import Request
 from graphweft.passes.work import Sizes
 from graphweft.runtime import calibrate
 from graphweft.runtime.constants import comes_once, is_declared, is_owned, sent
@@ -287,7 +288,9 @@ class CompiledFunction:
             joins=target.joins,
             rounds=target.rounds if active.precision == "bf16" else frozenset(),
         )
-        return Plan(run_passes(program, request), target, program)
+        alike = target.keeps and not standing.exact  # all graphs of a class of sizes
+        sizes = decisive_sizes(program, arguments.named(), active.memory, False) if alike else None
+        return Plan(kept_passes(program, request, sizes, target.name), target, program)
 
     def _decides(self, standing: Standing) -> CostModel | None:
         """Measured costs decide the trainer's plans, and all under ``tune``; other calls come out alike everywhere."""

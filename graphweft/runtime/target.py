@@ -78,6 +78,8 @@ class Target:
 
     losses: Mapping[str, Loss] = LOSSES  # of classes, and of entries, "binary" or "squared"
 
+    keeps = False  # whether what passes decide for it follows from this package alone, and is kept between processes
+
     blocking = False  # whether a launch is over when it returns, so that it can be timed, and written down as it is
 
     def __init__(

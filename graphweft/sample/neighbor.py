@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,11 +28,12 @@ from graphweft.sample.sampler import OpenSample, Sample, ShownBySettings, check_
 from graphweft.sample.weights import by_position, weights_identity
 
 _P = ctypes.c_void_p
-
+Ends = tuple[torch.Tensor, torch.Tensor]  # sources and destinations of edges
 
 _new = declare("gw_sampler_new")
 _free = declare("gw_sampler_free", recorded=False)
 _exclude = declare("gw_sampler_exclude")
+_reach = declare("gw_sampler_reach")
 _name = declare("gw_sampler_name")
 _begin = declare("gw_sample_begin")
 _times = declare("gw_sample_times")
@@ -104,7 +106,7 @@ class NeighborSampler(ShownBySettings):
         seed: int = 0,
         epoch: int = 0,
         stage: int = 0,
-        exclude: tuple[torch.Tensor, torch.Tensor] | None = None,
+        exclude: Ends | None = None,
     ) -> Sample:
         """The batch of ``seeds``: distinct node ids, a mask or a slice.
 
@@ -113,7 +115,7 @@ class NeighborSampler(ShownBySettings):
 
         Raises: IndexRangeError for an id that is no node, ConfigError for one that comes twice.
         """
-        drawn = self._draw(seeds, (seed, epoch, stage), is_open=False, exclude=exclude)
+        drawn = self.draw_batch(seeds, (seed, epoch, stage), is_open=False, exclude=exclude)
         assert isinstance(drawn, Sample)
         return drawn
 
@@ -131,22 +133,29 @@ class NeighborSampler(ShownBySettings):
             >>> sample.n_id.tolist(), sample.blocks[0].csc.indices.tolist()
             ([0, 1, 2, 3], [1, 3])
         """
-        drawn = self._draw(seeds, (seed, epoch, stage), is_open=True)
+        drawn = self.draw_batch(seeds, (seed, epoch, stage), is_open=True)
         assert isinstance(drawn, OpenSample)
         return drawn
 
-    def _draw(
+    def draw_batch(
         self,
         seeds: Ids,
         key: tuple[int, int, int],
         is_open: bool,
-        exclude: tuple[torch.Tensor, torch.Tensor] | None = None,
+        exclude: Ends | None = None,
+        reached: Sequence[torch.Tensor] = (),
     ) -> Sample | OpenSample:
+        """A batch. ``reached``: of a part of a larger one, ids that the larger one adds in all hops but the last two.
+
+        Raises: as :meth:`sample`.
+        """
         ids = as_selection("sample", "seed", seeds, self.graph.num_nodes).contiguous()
         native = self.borrow()
         try:
             with refusals(), span("draw batch", "sample", seeds=ids.numel()):
-                return native.draw(self, ids, key, is_open, exclude)
+                native.exclude(exclude)
+                native.reach(reached)
+                return native.draw(self, ids, key, is_open)
         finally:
             self.give_back(native)
 
@@ -195,19 +204,24 @@ class Native:
     def __del__(self) -> None:
         _free(self.handle)
 
+    def exclude(self, ends: Ends | None) -> None:
+        """The next batch does without these edges into its seeds."""
+        if ends is not None:
+            src, dst = (side.contiguous() for side in ends)
+            _exclude(self.handle, src.numel(), src.data_ptr(), dst.data_ptr())
+
+    def reach(self, hops: Sequence[torch.Tensor]) -> None:
+        """The next batch is a part of one that reaches these nodes in its hops."""
+        if hops:
+            nodes, counts = torch.cat(list(hops)), [ids.numel() for ids in hops]
+            ends = (ctypes.c_int64 * len(hops))(*itertools.accumulate(counts))
+            _reach(self.handle, len(hops), ends, nodes.data_ptr())
+
     def draw(
-        self,
-        plan: NeighborSampler,
-        seeds: torch.Tensor,
-        key: tuple[int, int, int],
-        is_open: bool,
-        exclude: tuple[torch.Tensor, torch.Tensor] | None,
+        self, plan: NeighborSampler, seeds: torch.Tensor, key: tuple[int, int, int], is_open: bool
     ) -> Sample | OpenSample:
         """Draws all hops but the last, makes room, draws the last."""
         hops = len(plan.fanouts)
-        if exclude is not None:
-            src, dst = (ends.contiguous() for ends in exclude)
-            _exclude(self.handle, src.numel(), src.data_ptr(), dst.data_ptr())
         rows, edges, totals = (ctypes.c_int64 * hops)(), (ctypes.c_int64 * hops)(), (ctypes.c_int64 * 2)()
         asked = (seeds.numel(), seeds.data_ptr(), hops, plan.widths, plan.replace, *key)
         _begin(self.handle, *asked, rows, edges, totals)

@@ -1,8 +1,8 @@
 """The part of a batch that some of its seeds reach.
 
-Comes in: the sample of a whole batch. Goes out: the sample that computes the rows of seeds ``first`` to ``last`` from
-exactly the edges that the whole batch drew. Called where a batch is shared by ranks. A node draws in the hop that first
-reaches it, which depends on all seeds of a batch, so every rank draws the batch and keeps its own part.
+Comes in: a sampler and the seeds of a whole batch, or its sample. Goes out: the sample that computes the rows of some
+of these seeds from exactly the edges that the whole batch draws. Called where a batch is shared by ranks. A node draws
+in the hop that first reaches it, which depends on all seeds of a batch.
 """
 
 from __future__ import annotations
@@ -10,60 +10,68 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphweft.graph.block import Block, DrawnEdges, OpenBlock
 from graphweft.graph.hops import mark
+from graphweft.sample.neighbor import Ends, NeighborSampler
 from graphweft.sample.sampler import OpenSample, Sample
+from graphweft.sample.steps import SteppedDraw
 
 
-def share_of(sample: Sample | OpenSample, first: int, last: int) -> Sample | OpenSample:
-    """The seeds from ``first`` up to ``last``, and of every block the rows that they need.
+class BatchParts:
+    """A batch whose parts are drawn one by one, each without the rest of the batch.
 
-    Nodes are numbered as in any batch: these seeds, then what each hop adds, by ascending id. An open block stays open.
-    ``edge_index`` of the result has the edges of the blocks' rows, those of the whole batch.
+    A part draws a node as the whole batch does once it is known which hop of the batch first reaches the node. The last
+    hop that draws asks for the hops before it, so all but two are drawn for the whole batch: of two layers none.
+
+    Args:
+        sampler: Draws.
+        seeds: Distinct node ids of the whole batch, int64.
+        key: (seed, epoch, stage) of the draws.
+        exclude: As :meth:`NeighborSampler.sample`, for the whole batch.
+
+    Raises: IndexRangeError, ConfigError, as :meth:`NeighborSampler.sample`.
 
     Example:
         >>> from graphweft.graph.graph import Graph
-        >>> from graphweft.sample.neighbor import NeighborSampler
-        >>> whole = NeighborSampler(Graph([1, 2, 3, 0], [0, 1, 2, 3]), [1, 1]).sample([0, 2])
-        >>> part = share_of(whole, 1, 2)
+        >>> sampler = NeighborSampler(Graph([1, 2, 3, 0], [0, 1, 2, 3]), [1, 1])
+        >>> part = BatchParts(sampler, torch.tensor([0, 2])).sample(torch.tensor([2]))
         >>> part.n_id.tolist(), [block.num_edges for block in part.blocks]
         ([2, 3, 0], [2, 1])
     """
-    return part_of(sample, torch.arange(first, last))
 
+    def __init__(
+        self,
+        sampler: NeighborSampler,
+        seeds: Tensor,
+        key: tuple[int, int, int] = (0, 0, 0),
+        exclude: Ends | None = None,
+    ) -> None:
+        self._sampler, self._key, self._exclude = sampler, key, exclude
+        hops = len(sampler.fanouts)
+        self._reached = [seeds] if hops > 1 else []  # by hop, all but the last two
+        if hops > 2:
+            with SteppedDraw(sampler, seeds, key, exclude=exclude) as whole:
+                for hop in range(hops - 2):
+                    whole.draw(hop, 0)
+                    self._reached.append(whole.number(hop))
 
-def part_of(sample: Sample | OpenSample, seeds: Tensor) -> Sample | OpenSample:
-    """As :func:`share_of`, of any of the seeds: int64 (n,) numbers in the batch, each once."""
-    numbers = _Numbers(sample.n_id, seeds)
-    made: list[tuple[Tensor, Tensor, Tensor | None, int]] = []
-    for block in reversed(sample.blocks):
-        if isinstance(block, OpenBlock):
-            indptr, places = _rows(block.csc.indptr, numbers.kept)
-            made.append((indptr, block.csc.indices[places], None, 0))
-            continue
-        drawn = block.drawn
-        indptr, places = _rows(drawn.indptr, numbers.kept)
-        indices = numbers.of(drawn.indices[places])
-        made.append((indptr, indices, drawn.offsets[places], numbers.kept.numel()))
-    n_id, graph = sample.n_id[numbers.kept], sample.blocks[-1].source
-    blocks: list[Block | OpenBlock] = []
-    for indptr, indices, offsets, sources in made:
-        if offsets is None:
-            blocks.append(OpenBlock.over(graph, n_id, indptr, indices))
-        else:
-            blocks.append(Block.of(DrawnEdges(graph, n_id, indptr, indices, offsets), sources))
-    if isinstance(sample, OpenSample):
-        return OpenSample(n_id, seeds.numel(), tuple(reversed(blocks)))
-    widest = blocks[-1]
-    assert isinstance(widest, Block)  # only an open sample has open blocks
-    closed = tuple(block for block in reversed(blocks) if isinstance(block, Block))
-    return Sample(n_id, seeds.numel(), closed, (widest.drawn,))
+    def sample(self, seeds: Tensor) -> Sample:
+        """The part of some seeds, numbered as any batch: these seeds, then what each hop adds, by ascending id."""
+        drawn = self._sampler.draw_batch(seeds, self._key, False, self._exclude, self._reached)
+        assert isinstance(drawn, Sample)  # as was asked for
+        return drawn
+
+    def sample_open(self, seeds: Tensor) -> OpenSample:
+        """As :meth:`sample`, the last hop left open as :meth:`NeighborSampler.sample_open` does."""
+        drawn = self._sampler.draw_batch(seeds, self._key, True, self._exclude, self._reached)
+        assert isinstance(drawn, OpenSample)  # as was asked for
+        return drawn
 
 
 def subgraph_part(sample: Sample, seeds: Tensor) -> Sample:
-    """As :func:`part_of` for a model that sees the batch as one graph: all from which drawn edges lead to the seeds.
+    """The part of some seeds, int64 numbers in the batch, for a model that sees the batch as one graph.
 
-    However deep the model is, and whatever it makes of in-degrees, rows of these seeds are those of the whole batch.
+    It has all from which drawn edges lead to these seeds. However deep the model is, and whatever it makes of
+    in-degrees, rows of these seeds are those of the whole batch.
     """
     (src, dst), e_id = sample.edge_index, sample.e_id
     counts = torch.bincount(dst, minlength=sample.num_nodes)

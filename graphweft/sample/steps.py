@@ -18,7 +18,7 @@ from graphweft._memory import empty
 from graphweft._native import declare
 from graphweft.graph.block import OpenBlock
 from graphweft.graph.select import as_selection
-from graphweft.sample.neighbor import NeighborSampler, assemble, blocks_over, is_widest, refusals
+from graphweft.sample.neighbor import Ends, NeighborSampler, assemble, blocks_over, is_widest, refusals
 from graphweft.sample.room import Room
 from graphweft.sample.sampler import OpenSample, Sample
 
@@ -40,6 +40,7 @@ class SteppedDraw:
         key: (seed, epoch, stage) of the draws.
         parts: Into how many parts a hop is cut.
         is_open: Leave the last hop open, as :meth:`NeighborSampler.sample_open`.
+        exclude: Edges that are left out, as :meth:`NeighborSampler.sample`.
 
     Attributes:
         seeds: int64 ids.
@@ -58,10 +59,16 @@ class SteppedDraw:
     """
 
     def __init__(
-        self, sampler: NeighborSampler, seeds: Tensor, key: tuple[int, int, int], parts: int = 1, is_open: bool = False
+        self,
+        sampler: NeighborSampler,
+        seeds: Tensor,
+        key: tuple[int, int, int],
+        parts: int = 1,
+        is_open: bool = False,
+        exclude: Ends | None = None,
     ) -> None:
         self.seeds = as_selection("sample", "seed", seeds, sampler.graph.num_nodes).contiguous()
-        self._sampler, self._key, self.parts, self.is_open = sampler, key, parts, is_open
+        self._sampler, self._key, self.parts, self.is_open, self._exclude = sampler, key, parts, is_open, exclude
         self.most_nodes: int | None = None
         self.hops = len(sampler.fanouts)
         self._rooms: list[Room | None] = []
@@ -77,6 +84,7 @@ class SteppedDraw:
             sizes, seeds = (ctypes.c_int64 * 3)(), self.seeds
             asked = (seeds.numel(), seeds.data_ptr(), self.hops, self._sampler.widths, self._sampler.replace)
             try:
+                self._lent.exclude(self._exclude)
                 _first(self._lent.handle, *asked, *self._key, self.parts, sizes)
             except BaseException:
                 self._sampler.give_back(self._lent)

@@ -87,7 +87,7 @@ def _compiled(target: str) -> str:
     return f"""target_include_directories({target} PRIVATE . support include)
 # Products and sums may be fused; nothing is reassociated: equal runs give equal bits.
 target_compile_options({target} PRIVATE ${{level_flags}} -fno-math-errno -ffp-contract=fast -Wno-psabi)
-target_compile_definitions({target} PRIVATE GW_ONLY_F32 GW_PLAIN_ROWS GW_LEVEL="${{CPU_LEVEL}}")
+target_compile_definitions({target} PRIVATE GW_ONLY_F32 GW_PLAIN_ROWS GW_NARROW_IDS GW_LEVEL="${{CPU_LEVEL}}")
 """
 
 

@@ -93,7 +93,7 @@ def _epochs(
     caches is as in any other run.
     """
     drawn: dict[str, Any] = {"batch_size": batch_size} if mode == "mini" else {}
-    trainer = Trainer(model, ds, mode=mode, **drawn)
+    trainer = Trainer(model, ds, mode=mode, order="given", **drawn)
     steps = trainer._batch
     if ways and isinstance(steps, MiniBatch):
         steps.loader.keep_ways(ways)

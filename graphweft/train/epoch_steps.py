@@ -53,6 +53,10 @@ class Steps(ABC):
         """What the scores are."""
         return self.target.metric
 
+    def features(self) -> Features:
+        """Those of :attr:`x`, by node as in the data."""
+        return self.x
+
     def pause(self) -> None:
         """Gives up memory that steps alone need; the next step takes it again."""
         return

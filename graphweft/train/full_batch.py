@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from graphweft import _config
 from graphweft._backward import backward_from
-from graphweft._errors import ConfigError, DataError, MemoryBudgetError, ShapeError
+from graphweft._errors import ConfigError, DataError, GraphWeftError, MemoryBudgetError, ShapeError
 from graphweft._memory import POOL
 from graphweft._trace import active, span
 from graphweft.data.dataset import Dataset, Part
@@ -28,7 +28,7 @@ from graphweft.runtime.plan import Plan
 from graphweft.runtime.sizes import measure_sizes
 from graphweft.runtime.tape import Tape
 from graphweft.runtime.targets import target_of as plan_target
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.train.device import device_of
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
@@ -37,6 +37,8 @@ from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric, measured
 from graphweft.train.needs import Needs, RunBudget, base_needs, full_needs, loss_bytes
 from graphweft.train.needs_by_running import kept_buffers, run_bytes
+from graphweft.train.node_order import NodeOrder
+from graphweft.train.own_loss import OwnLoss
 from graphweft.train.settle import Features, settle_model
 from graphweft.train.target import Cells, OwnCells, Target, target_of
 from graphweft.train.update import Update
@@ -70,8 +72,10 @@ class FullBatch(Steps):
         self.device, self._given = device_of(model), x
         self.x = self._there(x)
         self.half: HalfFeatures | None = None  # of features that steps read themselves
+        self.order: NodeOrder | None  # in which steps see the nodes; None: as given
         self.edge_data = edge_data or EdgeData()
         self._keep_features, self._released = keep_features, False
+        self._run_graph, self.order, self._has_given = ds.graph, None, True
         self._settles = plan_target(self.device).blocking
         self._watch = Watch(x)
         self._tape: Tape | None = None
@@ -88,28 +92,66 @@ class FullBatch(Steps):
         with owning(item):
             return sent(item, self.device)
 
+    def renumber(self, order: NodeOrder | None) -> None:
+        """Steps see the nodes in ``order`` from now on, None: as given; what was prepared is prepared again.
+
+        Raises: GraphWeftError where features are gone that are wanted in the given order.
+        """
+        if order is None and self.order is not None and not self._has_given:
+            if self._released:
+                raise GraphWeftError("keep_features=False cannot be combined with a model that is watched later")
+            self._given, self._has_given = self.order.as_given(self.x), True
+        self.order, self._tape, self.half = order, None, None
+        self._run_graph = self.ds.graph if order is None else order.graph
+        self.x = self._there(self._given) if order is None else order.first(self._given, self.x)
+        self._take(labelled(self.ds))
+        if order is not None and not self._keep_features and is_dense(self._given):
+            self._given.data = self._given.new_zeros(()).expand(self._given.shape)
+            self._has_given = False
+
+    def features(self) -> Features:
+        """Of nodes in the order of the data."""
+        if self.order is None or self._released:
+            return self.x
+        return self._given if self._has_given else self.order.as_given(self.x)
+
     def _take(self, rows: dict[Part, Tensor]) -> None:
         """Keeps the rows that count, and their labels as they are now."""
         self.rows, self.labels = rows, {name: self.ds.y[ids] for name, ids in rows.items()}
-        train = rows["train"]
-        self.target.take(self.ds.y, train)
-        few = 0 < train.numel() < self.ds.y.shape[0] and torch.bincount(train).max() == 1
+        self.target.take(self.ds.y, rows["train"])
+        y, here = self.ds.y, rows
+        if self.order is not None:
+            y, here = self.order.rows(y), {name: self.order.places(ids) for name, ids in rows.items()}
+        self._scored = y, here  # whose terms are in the order of the data
+        train = here["train"]
+        if self.order is not None and not isinstance(self.target, OwnLoss):  # which may know its rows by their places
+            train = train.sort().values
+        few = 0 < train.numel() < y.shape[0] and torch.bincount(train).max() == 1
         is_whole = self._every_row or not isinstance(self.model, CompiledModule)
         self._wanted = self._there(train) if few and not is_whole else None
-        y, listed = (self.ds.y, train) if self._wanted is None else (self.labels["train"], None)
+        y, listed = (y, train) if self._wanted is None else (y[train], None)
         self._used = self._there(y), None if listed is None else self._there(listed)
+
+    def _unless_watched(self) -> None:
+        """Whoever watches the model sees nodes in the order of the data."""
+        if self.order is not None and not is_plain(self.model):
+            self.renumber(None)
 
     def refresh(self) -> bool:
         """Takes up features, labels, splits and the model's settings as they are now; whether labels or splits changed.
 
         Features and edge weights are compared by their bytes: they may have been written to behind torch's back.
         """
-        if not self._released:
+        self._unless_watched()
+        if not self._released and self._has_given:
             self._watch.look()
-            if self.half is None:
+            if self.order is not None:
+                self.x = self.order.again(self._given, self.x if self.half is None else self.half.given)
+            elif self.half is None:
                 self.x = self._there(self._given)
-            else:
+            if self.half is not None:
                 self.half.refresh()
+                self.x = self.half.rows
         if self.edge_data.inputs is not None:
             self.edge_data.inputs.look()
         rows = labelled(self.ds)
@@ -139,7 +181,7 @@ class FullBatch(Steps):
     def _settle(self, model: CompiledModule) -> None:
         """Decides by measured costs, or by those that are remembered."""
         try:
-            settle_model(model, self.ds.graph, self.x, self._wanted, self._first_step, self.edge_data.inputs)
+            settle_model(model, self._run_graph, self.x, self._wanted, self._first_step, self.edge_data.inputs)
         except MemoryBudgetError:  # a step with other orders takes more than there is: the usual ones stay
             model.function.settle(None)
             self._settles = False
@@ -194,7 +236,7 @@ class FullBatch(Steps):
 
     def _compile(self, model: CompiledModule) -> None:
         """Compiles the passes of an evaluation and of a step, hoists, and records the step where that can be done."""
-        graph, function = self.ds.graph, model.function
+        graph, function = self._run_graph, model.function
         model.eval()
         with torch.no_grad():
             evaluation = model.arguments(graph, self.x, None, self.edge_data.inputs)
@@ -232,7 +274,7 @@ class FullBatch(Steps):
         """
         if not is_plain(self.model):
             raise ConfigError(f"model: expected one that is compiled as a whole, got {type(self.model).__name__}")
-        graph, function, edges = self.ds.graph, self.model.function, self.edge_data.inputs
+        graph, function, edges = self._run_graph, self.model.function, self.edge_data.inputs
         found: list[Plan] = []
         rows: dict[str, int] = {}
         nonzeros: dict[str, int] = {}
@@ -264,27 +306,30 @@ class FullBatch(Steps):
 
     def _gradients(self) -> Tensor:
         """By the tape, or call by call; the loss, shape ()."""
+        self._unless_watched()
         return self._backward() if self._tape is None or not self._replays() else self._replay(self._tape)
 
     def logits(self) -> Tensor:
         """Logits of all nodes in evaluation mode, shape (N, C)."""
-        if self._tape is None:
-            return self._logits()
-        with POOL.within(self._tape.arena, spills=True):
+        self._unless_watched()
+        with POOL.within(None if self._tape is None else self._tape.arena, spills=True):
             made = self._logits()
-        return made.clone()  # what lies in the arena is the next step's
+        if self.order is not None:
+            return self.order.as_given(made)
+        return made if self._tape is None else made.clone()  # what lies in the arena is the next step's
 
     def _logits(self) -> Tensor:
         self.model.eval()
         with torch.no_grad(), owning(self.x, self._wanted):
-            logits: Tensor = self.model(self.ds.graph, self.x, **self.edge_data.keywords())
+            logits: Tensor = self.model(self._run_graph, self.x, **self.edge_data.keywords())
         return logits
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss after one forward pass."""
+        self._unless_watched()
+        y, rows = self._scored
         with POOL.within(None if self._tape is None else self._tape.arena, spills=True):
-            logits = self._logits()
-            return evaluation(self.target, logits, self.ds.y, self.rows, self.metrics)
+            return evaluation(self.target, self._logits(), y, rows, self.metrics)
 
     def _record(self) -> Tape | None:
         """The step up to the gradients as a tape, where the kernels do it all."""
@@ -292,7 +337,7 @@ class FullBatch(Steps):
             return None
         if not plan_target(self.device).blocking:
             return None
-        arguments = self.model.arguments(self.ds.graph, self.x, self._wanted, self.edge_data.inputs)
+        arguments = self.model.arguments(self._run_graph, self.x, self._wanted, self.edge_data.inputs)
         function = self.model.function
         loss, read = self.target.recorded(*self._labels())
         plan = function.ready(arguments)
@@ -350,7 +395,7 @@ class FullBatch(Steps):
     def _backward(self) -> Tensor:
         """Gradients of the training loss; the loss, shape ()."""
         self.model.train()
-        graph, x, wanted = self.ds.graph, self.x, self._wanted
+        graph, x, wanted = self._run_graph, self.x, self._wanted
         if not self._engine and is_plain(self.model) and not _config.current().tune:
             with torch.enable_grad(), span("forward", "forward"):
                 logits, pullback = self.model.linearize(graph, x, wanted, self.edge_data.inputs)

@@ -29,6 +29,7 @@ from graphweft.loader.graphs import GraphBatch, GraphLoader, Graphs, graph_batch
 from graphweft.nn.graph_model import GraphModel
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.settings import has_hooks, is_watched, tensors_of
+from graphweft.nn.standing import Standing
 from graphweft.runtime.cpu.target import CPU
 from graphweft.runtime.norms import Tracked
 from graphweft.runtime.repeated import Repeated
@@ -151,6 +152,7 @@ class GraphTask(MiniBatch):
     """
 
     _repeated: Repeated | None = None
+    _standing: Standing | None = None  # the model as it was when that was made
     _reader: Reader | None = None
     _step: GraphStep | None = None
     _tracked: WeakKeyDictionary[Found, Tracked]
@@ -186,8 +188,11 @@ class GraphTask(MiniBatch):
 
     def prepare(self) -> None:
         """Looks up what steps read of the model; what is compiled for a class of sizes is when the first such comes."""
-        self.model.train()
-        before, self._repeated = self._repeated, repeated(self.model, self._repeated)
+        before = self._repeated
+        if self._standing is None or not self._standing.holds():
+            self.model.train()
+            self._repeated = repeated(self.model, before)
+            self._standing = None if self._repeated is None else Standing.of(self.model)
         self._written = self.target.written_down(self.ds.y, CPU)  # labels may be others than an epoch before
         if self._repeated is not before or self._written is None:
             self._step = None

@@ -27,17 +27,18 @@ class HalfFeatures:
         x: Dense float32 features on the CPU.
 
     Attributes:
+        given: Those features.
         rows: The same in bfloat16.
     """
 
     def __init__(self, x: Tensor) -> None:
-        self._x, self._seen = x, Reference(x)
+        self.given, self._seen = x, Reference(x)
         self.rows = in_half(x)
 
     def refresh(self) -> None:
         """Rounds again what has changed."""
-        if self._seen != (now := Reference(self._x)):
-            self.rows.copy_(self._x)
+        if self._seen != (now := Reference(self.given)):
+            self.rows.copy_(self.given)
             self._seen = now
 
 

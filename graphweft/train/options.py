@@ -37,6 +37,7 @@ STOP_ON = ("accuracy", "loss", "both")
 PREPARE = ("whole", "subtasks")
 CUDA_GRAPHS = ("auto", "on", "off")
 EDGE_DATA = ("use", "ignore")
+NODE_ORDERS = ("auto", "given", "neighbours")
 RANK_REDUCE = ("any", "ordered")
 HALO = ("exact", "bf16", "int8", "stale", "sampled")
 LAST = "last.pt"  # the last checkpoint, in a run folder

@@ -111,6 +111,7 @@ class Plan:
         machine: The profile that seconds come from, in words.
         explain: The command that tells which kernels run.
         schedule: Where batches of mode "mini" are prepared and trained, and why.
+        order: Whether all nodes at once are taken in another order, and from how many epochs on that pays.
     """
 
     way: Way
@@ -120,6 +121,7 @@ class Plan:
     machine: str
     explain: str = "gw.explain(trainer)"
     schedule: str = ""
+    order: str = ""
 
     @property
     def mode(self) -> str:
@@ -146,6 +148,7 @@ class Plan:
             "statistics": asdict(self.statistics),
             "machine": self.machine,
             **({"schedule": self.schedule.splitlines()} if self.schedule else {}),
+            **({"order": self.order} if self.order else {}),
         }
 
     def __repr__(self) -> str:
@@ -178,7 +181,8 @@ class Plan:
         for row in cells:
             told = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
             lines.append("  ".join([*told, row[-1]]).rstrip())
-        lines += ["", *_accounts(way), *self.schedule.splitlines(), f"kernels and programs: {self.explain}"]
+        chosen = [*self.schedule.splitlines(), *([self.order] if self.order else [])]
+        lines += ["", *_accounts(way), *chosen, f"kernels and programs: {self.explain}"]
         return "\n".join(lines)
 
 

@@ -22,30 +22,34 @@ class GradientRows:
 
     def __init__(self, model: nn.Module) -> None:
         self.parameters = list(model.parameters())
-        sizes = [parameter.numel() for parameter in self.parameters]
-        self._ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
+        self._sizes = [parameter.numel() for parameter in self.parameters]
+        self._numbers = sum(self._sizes)
         kinds = [parameter.dtype for parameter in self.parameters]
         self._dtype = torch.float64 if torch.float64 in kinds else torch.float32
 
     def rows(self, count: int) -> Tensor:
         """Room for the gradients of some slices, zeros."""
-        return torch.zeros(count, self._ends[-1] + len(self.parameters) + 1, dtype=self._dtype)
+        return torch.zeros(count, self._numbers + len(self.parameters) + 1, dtype=self._dtype)
 
     def write(self, row: Tensor, share: float, loss: float) -> None:
         """The gradients that the parameters have, times ``share``."""
-        for index, parameter in enumerate(self.parameters):
-            if parameter.grad is not None:
-                torch.mul(parameter.grad.reshape(-1), share, out=row[self._ends[index] : self._ends[index + 1]])
-                row[self._ends[-1] + index] = 1.0
-        row[-1] = loss * share
+        given = [parameter.grad for parameter in self.parameters]
+        found = [
+            torch.zeros(parameter.numel(), dtype=self._dtype) if gradient is None else gradient.reshape(-1)
+            for parameter, gradient in zip(self.parameters, given, strict=True)
+        ]
+        marks = [float(gradient is not None) for gradient in given]
+        torch.cat([*found, torch.tensor([*marks, loss * share], dtype=self._dtype)], out=row)
+        row[: self._numbers].mul_(share)
 
     def put(self, total: Tensor, weight: int, before: list[Tensor | None] | None) -> None:
         """Gives the parameters their summed gradients, times ``weight``, added to those from ``before``."""
-        for index, parameter in enumerate(self.parameters):
+        *parts, marks = torch.split(total, [*self._sizes, len(self.parameters) + 1])
+        for index, (parameter, part, had) in enumerate(zip(self.parameters, parts, marks.tolist(), strict=False)):
             found = None
-            if total[self._ends[-1] + index] > 0:
-                found = total[self._ends[index] : self._ends[index + 1]].reshape(parameter.shape).to(parameter.dtype)
-                found = found * weight if weight != 1 else found.clone()
+            if had > 0:
+                found = part.view(parameter.shape).to(parameter.dtype)
+                found = found * weight if weight != 1 else found
             known = None if before is None else before[index]
             parameter.grad = found if known is None else known if found is None else known + found
 

@@ -1,8 +1,8 @@
 """Mini-batches that several ranks train on together.
 
-Comes in: what :class:`MiniBatch` takes, and the ranks. Goes out: the same epochs. Every rank draws the batch that one
-process would draw, and runs forward and backward on its slices of the seeds alone; gradients are summed over slices,
-weighted so that the loss is the mean over the batch. The graph is replicated. Called by the trainer.
+Comes in: what :class:`MiniBatch` takes, and the ranks. Goes out: the same epochs. Of the batch that one process would
+draw, every rank draws what its slices of the seeds reach, and runs forward and backward on that; gradients are summed
+over slices, weighted so that the loss is the mean over the batch. The graph is replicated. Called by the trainer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft._trace import span
-from graphweft.dist.ranks import Ranks
+from graphweft.dist.ranks import Ranks, local_size
 from graphweft.loader.batch import Batch, make_batch
 from graphweft.loader.link import LinkLoader
 from graphweft.loader.link_batch import make_link_batch
@@ -24,8 +24,8 @@ from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.runtime.staged import PreparedBatch
 from graphweft.sample.neighbor import NeighborSampler
-from graphweft.sample.sampler import OpenSample, Sample
-from graphweft.sample.share import part_of, share_of, subgraph_part
+from graphweft.sample.sampler import Sample
+from graphweft.sample.share import BatchParts, subgraph_part
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE, infer
@@ -81,7 +81,7 @@ class SharedBatches(NodeBatches):
 
     def make(self, places: Tensor, epoch: int) -> Any:
         """The slices of the seeds at ``places`` that belong to this rank."""
-        drawing = _Drawing(self, places, epoch)
+        drawing = _Drawing(self, self.seeds[places], epoch)
         pieces = []
         target, y = self.owner.target, self.owner.ds.y
         whole = target.weight(y[self.seeds[places]])
@@ -89,45 +89,39 @@ class SharedBatches(NodeBatches):
             first, last = self.ranks.bounds(places.numel(), index)
             if first < last:
                 share = target.weight(y[self.seeds[places[first:last]]]) / max(whole, 1)
-                pieces.append(Piece(index, share, drawing.piece(first, last)))
+                pieces.append(Piece(index, share, drawing.piece(places, first, last)))
         return SharedBatch(self.seeds[places], tuple(pieces))
 
 
 class _Drawing:
-    """One batch, drawn once for all slices of a rank."""
+    """What the slices of a batch share: its seeds and draws."""
 
-    def __init__(self, loader: SharedBatches, places: Tensor, epoch: int) -> None:
-        self._loader, self._places, self._epoch = loader, places, epoch
-        self._drawn: dict[bool, Sample | OpenSample] = {}
+    def __init__(self, loader: SharedBatches, seeds: Tensor, epoch: int) -> None:
+        assert isinstance(loader.sampler, NeighborSampler)  # as was checked
+        self._loader, self._sampler, self._seeds, self._epoch = loader, loader.sampler, seeds, epoch
 
-    def piece(self, first: int, last: int) -> Batch | PreparedBatch:
-        """Seeds ``first`` to ``last`` of the batch, as the model takes them."""
-        loader = self._loader
-        places = self._places[first:last]
+    def piece(self, places: Tensor, first: int, last: int) -> Batch | PreparedBatch:
+        """Seeds ``first`` to ``last`` of the batch at ``places``, as the model takes them."""
+        loader, seeds = self._loader, self._seeds[first:last]
         if loader.plan is not None:
+            return loader.plan.prepare(seeds, (loader.seed, self._epoch), self._draw)
+        if takes_blocks(loader.owner.model):
+            part = self._parts.sample(seeds)
+        else:
+            part = subgraph_part(self._whole, torch.arange(first, last))
+        return make_batch(part, loader.data, places[first:last])
 
-            def draw(sampler: NeighborSampler, seeds: Tensor, key: tuple[int, int, int], is_open: bool) -> Any:
-                return share_of(self._whole(is_open), first, last)
+    def _draw(self, _: NeighborSampler, seeds: Tensor, key: tuple[int, int, int], is_open: bool) -> Any:
+        """In place of the sampler of a plan."""
+        return self._parts.sample_open(seeds) if is_open else self._parts.sample(seeds)
 
-            return loader.plan.prepare(loader.seeds[places], (loader.seed, self._epoch), draw)
-        whole = self._whole(False)
-        assert isinstance(whole, Sample)  # none is open
-        part = (
-            share_of(whole, first, last)
-            if takes_blocks(loader.owner.model)
-            else subgraph_part(whole, torch.arange(first, last))
-        )
-        assert isinstance(part, Sample)  # as was the whole
-        return make_batch(part, loader.data, places)
+    @cached_property
+    def _parts(self) -> BatchParts:
+        return BatchParts(self._sampler, self._seeds, (self._loader.seed, self._epoch, 0))
 
-    def _whole(self, is_open: bool) -> Sample | OpenSample:
-        """The batch of all seeds."""
-        if is_open not in self._drawn:
-            sampler, seeds = self._loader.sampler, self._loader.seeds[self._places]
-            assert isinstance(sampler, NeighborSampler)  # as was checked
-            draw = sampler.sample_open if is_open else sampler.sample
-            self._drawn[is_open] = draw(seeds, seed=self._loader.seed, epoch=self._epoch)
-        return self._drawn[is_open]
+    @cached_property
+    def _whole(self) -> Sample:
+        return self._sampler.sample(self._seeds, seed=self._loader.seed, epoch=self._epoch)
 
 
 class OverRanks(MiniBatch):
@@ -212,6 +206,7 @@ class RankedMiniBatch(OverRanks):
         seeds = torch.unique(self.rows["train"], sorted=True)
         loader = SharedBatches(self._tables, seeds, None, batch_size, True, seed, sampler=self.sampler)
         loader.ranks, loader.owner = self.ranks, self
+        loader.share_cores(local_size())
         if is_plain(self.model):
             loader.split_cores()
         return loader, None
@@ -224,18 +219,23 @@ class SharedLinks(LinkLoader):
     takes_blocks = True
 
     def make(self, places: Tensor, epoch: int) -> Any:
-        """The slices of the edges at ``places`` that belong to this rank, of a batch that is drawn as a whole."""
+        """The slices of the edges at ``places`` that belong to this rank."""
         src, dst = self.src[places], self.dst[places]
         negative_src, negative_dst = self._draw(src, places, epoch)
-        sample, rows = self._shared(torch.cat([src, negative_src, dst, negative_dst]), src, dst, epoch)
+        every, rows = torch.unique(torch.cat([src, negative_src, dst, negative_dst]), return_inverse=True)
         ends, pieces = rows.view(2, 2, places.numel()), []  # sources and destinations, of edges and of negatives
+        assert isinstance(self.sampler, NeighborSampler)  # the only one of this task
+        key, left = (self.seed, epoch, 0), self._left(src, dst)
+        if self.takes_blocks:
+            parts = BatchParts(self.sampler, every, key, left)
+        else:
+            whole = self.sampler.sample(every, seed=self.seed, epoch=epoch, exclude=left)
         for index in self.ranks.own_slices:
             first, last = self.ranks.bounds(places.numel(), index)
             if first < last:
                 own, here = ends[:, :, first:last].flatten(1), slice(first, last)
                 seeds, numbers = torch.unique(own, return_inverse=True)
-                part = part_of(sample, seeds) if self.takes_blocks else subgraph_part(sample, seeds)
-                assert isinstance(part, Sample)  # as was the whole
+                part = parts.sample(every[seeds]) if self.takes_blocks else subgraph_part(whole, seeds)
                 batch = make_link_batch(part, self.data, places[here], None)
                 self._label(batch, numbers[0], numbers[1], (src[here], dst[here]), places[here])
                 pieces.append(Piece(index, (last - first) / places.numel(), batch))
@@ -254,4 +254,5 @@ class RankedLinkTask(OverRanks, LinkTask):
         loader = super()._loader(batch_size, seed, made)
         assert isinstance(loader, SharedLinks)  # as it was asked for
         loader.ranks, loader.takes_blocks = self.ranks, takes_blocks(self.model)
+        loader.share_cores(local_size())
         return loader

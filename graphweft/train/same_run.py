@@ -1,7 +1,7 @@
 """Whether a run is the one that a folder holds, and what its data are.
 
-Comes in: configurations, datasets, seeds. Goes out: nothing or a CheckpointError; checksums. Called by the
-trainer, by :mod:`graphweft.run` and by loaded runs.
+Comes in: configurations and datasets. Goes out: nothing or a CheckpointError; checksums. Called by the trainer, by
+:mod:`graphweft.run` and by loaded runs.
 """
 
 from __future__ import annotations
@@ -9,10 +9,15 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
+from torch import Tensor
+
 from graphweft._errors import CheckpointError
 from graphweft.data.dataset import Dataset
 from graphweft.data.part_dataset import PartDataset
+from graphweft.data.stored import StoredDataset
 from graphweft.storage.fingerprint import fingerprint
+
+_INPUTS = "inputs_checksum"  # older checkpoints have none, nor have runs on parts
 
 
 def check_same_run(folder: str, saved: dict[str, Any], config: dict[str, Any]) -> None:
@@ -21,7 +26,13 @@ def check_same_run(folder: str, saved: dict[str, Any], config: dict[str, Any]) -
     Raises: CheckpointError naming the first that is not.
     """
     for name, value in config.items():
-        if name not in saved or saved[name] != value:
+        if name == _INPUTS:
+            if len({saved.get(name), value} - {None}) > 1:
+                raise CheckpointError(
+                    f"resume: expected the features and edges of the run that {folder} holds, got others; "
+                    "use another --out, or leave --resume out to start over"
+                )
+        elif name not in saved or saved[name] != value:
             raise CheckpointError(
                 f"resume: expected {name} {saved.get(name)!r} as in the run that {folder} holds, got {value!r}; "
                 "use another --out, or leave --resume out to start over"
@@ -42,8 +53,36 @@ def content_checksum(ds: Dataset) -> str:
     """A mark of all that training reads: structure, features, labels, splits and values of edges."""
     if isinstance(ds, PartDataset):
         return f"{ds.checksum:08x}"
-    csc = ds.graph.csc
-    given: list[Any] = [csc.indptr, csc.indices, ds.x, ds.y, ds.train_idx, ds.val_idx, ds.test_idx]
-    given += [getattr(ds, "edge_weight", None), getattr(ds, "edge_features", None)]
-    marks = [None if item is None else fingerprint(item) for item in given]
+    return _mark([*_inputs(ds), ds.y, ds.train_idx, ds.val_idx, ds.test_idx])
+
+
+def with_inputs(config: dict[str, Any] | None, ds: Dataset, is_kept: Any) -> dict[str, Any]:
+    """``config`` of a run on ``ds``, where it ``is_kept`` in a folder with a mark of its features and edges.
+
+    Memory is read once. A store has checksums of its own, and :func:`data_checksum` of parts says all.
+    """
+    if not is_kept or isinstance(ds, PartDataset):
+        return config or {}
+    mark = f"{ds.store.manifest.crc32:08x}" if isinstance(ds, StoredDataset) else _mark(_inputs(ds))
+    return {**(config or {}), _INPUTS: mark}
+
+
+def _inputs(ds: Dataset) -> list[Any]:
+    """What a model may read, of labels and splits apart."""
+    csc, by_type = getattr(ds.graph, "csc", None), getattr(ds, "features", {})  # a model of one's own may read others
+    structure = [ds.graph] if csc is None else [csc.indptr, csc.indices, csc.edge_ids]
+    named = ("edge_weight", "edge_features", "edge_time", "edge_label_index", "graph_ptr")
+    return [
+        *structure,
+        ds.x,
+        *(getattr(ds, name, None) for name in named),
+        *(by_type[kind] for kind in sorted(by_type)),
+    ]
+
+
+def _mark(given: list[Any]) -> str:
+    marks = [fingerprint(item) if isinstance(item, Tensor) else None for item in given]
     return f"{zlib.crc32(repr(marks).encode()):08x}"
+
+
+__all__ = ["check_same_run", "content_checksum", "data_checksum", "with_inputs"]

@@ -34,6 +34,7 @@ from graphweft.train.options import (
     GRAPH_TASKS,
     HALO,
     MODES,
+    NODE_ORDERS,
     OPTIMIZERS,
     PREPARE,
     RANK_REDUCE,
@@ -145,6 +146,8 @@ class TrainSpec(LoopOptions, TableOptions):
         drawn=True)
     precision: str = option("float32", "", "bf16: sums over edges and products read bfloat16.", choices=PRECISIONS,
         resume="given")
+    order: str = option("auto", "", "full: nodes with their neighbours near; auto: where it pays.", choices=NODE_ORDERS,
+        resume="free")
     seed: int = option(0, "N", "Seed of parameters, dropout, random splits and graphs.", least=0, most=2**63 - 1)
     threads: int = option(0, "N", "Number of threads.", "all physical cores", least=0, most=4096, resume="free")
     patience: int = option(0, "N", "Stop after N epochs without a better validation score.", "never", least=0,

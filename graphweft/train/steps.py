@@ -49,6 +49,7 @@ from graphweft.train.mini_needs import fit_into
 from graphweft.train.needs import RunBudget, base_needs, most_bytes
 from graphweft.train.option_table import check_drawn, check_given
 from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, check_fanouts
+from graphweft.train.order_choice import order_told
 from graphweft.train.plan import Plan, Way, choose
 from graphweft.train.promise import Promise
 from graphweft.train.ranked_full import RankedFullBatch
@@ -107,6 +108,8 @@ class Given(NamedTuple):
         task: The task of the trainer.
         mode: "full", "mini" or "macro".
         ranks: The processes that train together.
+        order: Which order of the nodes was asked for.
+        epochs: How many are to come; None: not known.
     """
 
     model: nn.Module
@@ -117,6 +120,8 @@ class Given(NamedTuple):
     task: str
     mode: str
     ranks: Ranks
+    order: str = "auto"
+    epochs: int | None = None
 
 
 def make_steps(
@@ -243,7 +248,7 @@ def planned(
     batch = made.pop(plan.mode)
     made.clear()
     POOL.trim()
-    return replace(plan, schedule=where(batch)), batch
+    return replace(plan, schedule=where(batch), order=order_told(given, batch, budget)), batch
 
 
 def _priced(
@@ -342,19 +347,6 @@ def sampled(
     return batch
 
 
-def _on_device(given: Given, drawn: Drawn, memory: Any, keys: Keys) -> MiniBatch:
-    """Steps where the model is. Raises: ConfigError for tasks, data and options that only the CPU has."""
-    check_drawn_there(given, drawn)
-    there: Callable[..., MiniBatch] = DeviceMiniBatch
-    if isinstance(drawn.schedule, Schedule) and _is_shared_out(drawn.schedule, drawn, memory):
-        there = partial(SharedMiniBatch, drawn.schedule)
-    data = (given.model, given.ds, features_of(given.ds), given.update)
-    own: dict[str, Any] = {"target": given.loop.target, "metrics": given.loop.metrics}
-    batch = there(*data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
-    batch.use(given.edges)
-    return batch
-
-
 def _check_without_labels(drawn: Drawn) -> None:
     """Raises: ConfigError for options that a model without labels does not take."""
     usual = Drawn(None, drawn.batch_size, None, 1, "neighbor", "whole")
@@ -368,6 +360,19 @@ def _check_stored(given: Given) -> None:
     if given.task not in ("nodes", "link") or given.ranks.is_shared:
         what = "ranks" if given.ranks.is_shared else f"task={given.task}"
         raise ConfigError(f"{what} cannot be combined with a store; gw.load(path) reads it into memory")
+
+
+def _on_device(given: Given, drawn: Drawn, memory: Any, keys: Keys) -> MiniBatch:
+    """Steps where the model is. Raises: ConfigError for tasks, data and options that only the CPU has."""
+    check_drawn_there(given, drawn)
+    there: Callable[..., MiniBatch] = DeviceMiniBatch
+    if isinstance(drawn.schedule, Schedule) and _is_shared_out(drawn.schedule, drawn, memory):
+        there = partial(SharedMiniBatch, drawn.schedule)
+    data = (given.model, given.ds, features_of(given.ds), given.update)
+    own: dict[str, Any] = {"target": given.loop.target, "metrics": given.loop.metrics}
+    batch = there(*data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
+    batch.use(given.edges)
+    return batch
 
 
 def _is_shared_out(schedule: Schedule, drawn: Drawn, memory: Any) -> bool:

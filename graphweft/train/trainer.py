@@ -32,8 +32,6 @@ from graphweft.nn.module import CompiledModule
 from graphweft.passes.work import Sizes
 from graphweft.runtime.staged import StagedPlan
 from graphweft.schedule.subtasks import Subtasks
-from graphweft.schedule.verdict import Verdict
-from graphweft.storage.feature import is_dense
 from graphweft.train.batch_gradients import batch_key
 from graphweft.train.best_weights import BestWeights
 from graphweft.train.between_batches import between_batches, not_finite
@@ -48,28 +46,28 @@ from graphweft.train.graph_task import for_rows
 from graphweft.train.history import History
 from graphweft.train.interrupt import Interrupted, StopRequest
 from graphweft.train.model_input import as_read, check_parts, costs_of, trains
-from graphweft.train.needs import Needs, budget_of
+from graphweft.train.needs import budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.option_table import check_given
 from graphweft.train.options import EMBEDDING_TASKS, USUAL_RATE, check_choice, check_integer, check_mode, check_task
+from graphweft.train.order_choice import OrderChoice, obstacle_to
 from graphweft.train.other_keywords import refuse
-from graphweft.train.plan import Plan
 from graphweft.train.prediction import Predictions, predictions_of
 from graphweft.train.progress import EpochProgress
 from graphweft.train.ranked_run import check_shared, read_shared, shared_stop
 from graphweft.train.record import COLUMNS, EpochRecord
 from graphweft.train.run_folder import RunFolder
-from graphweft.train.same_run import check_same_run, data_checksum
+from graphweft.train.same_run import check_same_run, data_checksum, with_inputs
 from graphweft.train.samplers import AnySampler, usual_graphs
-from graphweft.train.settle import Features, with_path
-from graphweft.train.shown import ShownAsFacts
+from graphweft.train.settle import with_path
 from graphweft.train.spec import TrainSpec
 from graphweft.train.steps import Given, drawn_of, make_steps
-from graphweft.train.target import Target, warn_of_one_class
+from graphweft.train.target import warn_of_one_class
 from graphweft.train.tracing import Tracing
+from graphweft.train.trainer_facts import TrainerFacts
 
 
-class Trainer(ShownAsFacts):
+class Trainer(TrainerFacts):
     """Trains ``model`` on the nodes of ``ds``.
 
     Args:
@@ -141,6 +139,10 @@ class Trainer(ShownAsFacts):
         schedule: With a device, who prepares batches: "auto", "cpu", "device", or a :class:`gw.schedule.Schedule`.
         cuda_graphs: "auto" replays recorded steps on a device (docs/devices.md), "on" also batches on the CPU; "off".
         precision: "float32", or "bf16": features, rows and operands are in bfloat16; None: that of :func:`gw.config`.
+        order: For "full", in which order the nodes are computed: "neighbours": together, which saves time where a large
+            graph has communities; "given": as given; "auto": where the epochs of the first ``fit`` pay for finding it
+            (:attr:`node_order`). All that goes in and comes out is as given; sums have other last bits, and dropout
+            draws other rows.
 
     Raises: ConfigError for an option out of range, DataError when no training node has a label.
 
@@ -206,39 +208,44 @@ class Trainer(ShownAsFacts):
         schedule: Any = "auto",
         cuda_graphs: str = "auto",
         precision: str | None = None,
+        order: str = "auto",
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
         task, mode, ds, batch_size = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
-        rules = {"weight_decay": weight_decay, "weight_decay_on": weight_decay_on, "stop_on": stop_on}
-        self.task, self._tracing = check_task(task, mode), Tracing(trace if (ranks or Ranks()).is_first else None)
-        self.ds = as_read(check_parts(model, ds, self.task), model)
-        self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
-        self._asked, self.ranks = mode, check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight, ds)
-        self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember, device, precision, rules)
-        made = drawn_of(mode, self._at, schedule, cuda_graphs, fanouts, batch_size, macro, accumulate, sampler, prepare)
+        self.task, self.mode, self._asked = check_task(task, mode), check_mode(mode), mode
+        self.model, self.ds = model, as_read(check_parts(model, ds, self.task), model)
+        self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight, ds)
+        told = (remember, device, precision, order, trace, edge_data, weight_decay, weight_decay_on, stop_on)
+        self._take_options(out, lr, seed, progress, memory, patience, eval_every, *told)
+        draw = drawn_of(mode, self._at, schedule, cuda_graphs, fanouts, batch_size, macro, accumulate, sampler, prepare)
         loop = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema, metrics, best)
-        self._assemble(Chosen(*loop, callbacks, loggers), optimizer, made, keep_features, restore_best, rules, config)
+        config = with_inputs(config, ds, out or ranks)
+        self._assemble(Chosen(*loop, callbacks, loggers), optimizer, draw, keep_features, restore_best, config)
 
     def _take_options(
         self, out: Any, lr: float, seed: int, progress: bool, memory: Any, patience: int, eval_every: int, *more: Any
     ) -> None:
         """Keeps what was given; only the first rank shows progress and writes."""
-        check_given(TrainSpec, {"lr": lr, "seed": seed, "patience": patience, "eval_every": eval_every, **more[3]})
-        self._at = on_device(self.model, more[1], self.mode)
-        self._settings = {"precision": _config.current().precision if more[2] is None else more[2]}
-        check_given(TrainSpec, self._settings)
+        remember, device, precision, self._asked_order, trace, edge_data, *rules = more
+        self._rules = dict(zip(("weight_decay", "weight_decay_on", "stop_on"), rules, strict=True))
+        check_given(TrainSpec, {"lr": lr, "seed": seed, "patience": patience, "eval_every": eval_every, **self._rules})
+        self._at = on_device(self.model, device, self.mode)
+        self._settings = {"precision": _config.current().precision if precision is None else precision}
+        check_given(TrainSpec, {**self._settings, "order": self._asked_order})
+        self._edges = edge_data_of(self.model, self.ds, edge_data)
         first = self.ranks.is_first
         self.out, self._memory = Path(out) if out and first else None, memory
         self._lr, self._seed, self._progress = lr, seed, progress and first
-        self._patience, self._eval_every, self._remember = patience, eval_every, dict(more[0] or {})
+        self._patience, self._eval_every, self._remember = patience, eval_every, dict(remember or {})
+        self._tracing = Tracing(trace if first else None)
 
     def _assemble(
-        self, chosen: Chosen, optimizer: Any, drawn: Any, keep_features: bool, restore_best: bool, *own: Any
+        self, chosen: Chosen, optimizer: Any, drawn: Any, keep_features: bool, restore_best: bool, config: Any
     ) -> None:
         """Makes the parts of the run, and what makes it itself."""
         chosen = chosen if self.ranks.is_first else chosen._replace(loggers=())
-        more = {**own[0], **(own[1] or {})}
+        more = {**self._rules, **(config or {})}
         self.optimizer = make_optimizer(self.model, optimizer, self._lr, more["weight_decay"], more["weight_decay_on"])
         self._budget = budget_of(self._memory, self.ds, self.mode, self.task, drawn[2], self.ranks)
         self._loop = loop = Loop(chosen, self.ds, self.task, more["stop_on"], self.out)
@@ -246,10 +253,14 @@ class Trainer(ShownAsFacts):
         self._update, self._rate = loop.update(self.model, self.optimizer), loop.learning_rate(self.optimizer)
         self.history = History(best_by=loop.rule, higher=loop.higher)
         asked = self.mode if self.ranks.is_shared else self._asked
-        given = Given(self.model, self.ds, self._update, loop, self._edges, self.task, asked, self.ranks)
+        given = Given(
+            self.model, self.ds, self._update, loop, self._edges, self.task, asked, self.ranks, self._asked_order
+        )
         room = (self._seed, partial(batch_key, self._seed)), self._memory, self.out, self._budget
         with self._within():
             self.mode, self._batch, self.promise = make_steps(given, drawn, keep_features, *room)
+        obstacle = obstacle_to(self._batch, self.ds, self.task, self.mode, self._memory, self.ranks)
+        self._order = OrderChoice(self._asked_order, self._batch, obstacle)
         self._weights, self._trained = BestWeights(self.model, restore_best), trains(self.model)
         self._take_data()
         self.history.metric, self.history.name = self.metric, f"{self.ds.name}: {type(self.model).__name__}"
@@ -257,75 +268,26 @@ class Trainer(ShownAsFacts):
         self._config: dict[str, Any] = {
             **{"dataset": self.ds.name, "data_checksum": data_checksum(self.ds), "mode": self.mode},
             **{"lr": rate, "optimizer": named, "seed": self._seed, "eval_every": self._eval_every},
-            **{**self._edges.identity(), **self._batch.identity()},
+            **{**self._edges.identity(), **self._batch.identity(), **self._order.identity()},
             **loop.identity(self._rate),
             **(self._settings if self._settings["precision"] != "float32" else {}),
             **more,
         }
-
-    @property
-    def epoch(self) -> int:
-        """Epochs done so far."""
-        return len(self.history)
-
-    @property
-    def metric(self) -> str:
-        """The score: "accuracy", "micro-F1" where nodes have several labels, "RMSE" of values, "ROC AUC" of links."""
-        return self._batch.metric
-
-    @property
-    def _target(self) -> Target:
-        return self._batch.target
-
-    @property
-    def formats(self) -> str:
-        """The measured table from which formats and orders of a batch were chosen, under ``config(tune=True)``."""
-        return "" if self._batch.formats is None else self._batch.formats.explain()
-
-    @property
-    def scheduled(self) -> str:
-        """Where batches are prepared and trained, why, and how busy each place was; empty where it is all the CPU."""
-        return self._batch.scheduled()
-
-    @property
-    def replays(self) -> dict[str, Any]:
-        """Launches of a replayed step, and bounds of padded batches (``cuda_graphs``), or why none is replayed."""
-        return self._batch.replay_report()
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """The bottleneck of the run, if it was trained with ``trace``."""
-        return self._tracing.verdict
-
-    @property
-    def stopped_early(self) -> bool:
-        """Whether validation has not become better for ``patience`` epochs."""
-        return self._would_stop(self.epoch)
-
-    @property
-    def feature_path(self) -> str:
-        """The layout in which the features are kept, "dense" or "sparse"; chosen once."""
-        return "dense" if is_dense(self._batch.x) else "sparse"
-
-    @property
-    def x(self) -> Features:
-        """The features in the layout that was chosen."""
-        return self._batch.x
-
-    def exchanged(self) -> dict[str, int]:
-        """Of all ranks together: bytes sent while the last epoch trained, rows borrowed; all of them call it."""
-        names = {"bytes_sent_per_epoch": "bytes_of_epoch", "ghosts": "ghosts"}
-        return {n: self.ranks.total(getattr(self._batch, of)) for n, of in names.items() if hasattr(self._batch, of)}
 
     def staged_plan(self) -> tuple[StagedPlan, Sizes] | None:
         """The compiled batch of mode "mini" and its sizes; None where sampler and model are not one program."""
         self.prepare()
         return self._batch.staged_plan()
 
-    def prepare(self) -> None:
-        """Prepares training: chooses layouts, compiles, computes constant values. :meth:`fit` calls it when needed."""
+    def prepare(self, epochs: int | None = None) -> None:
+        """Prepares training: chooses layouts, compiles, computes constant values. :meth:`fit` calls it when needed.
+
+        ``epochs``: how many are to come, by which an order of the nodes is chosen; None: it is the given one.
+        """
         if not self._prepared:
             with keyed(mixed(self._seed, 0)), self._within():
+                self._order.settle(epochs, self.promise)
+                self._config |= self._order.identity()
                 self._batch.prepare()
             self._prepared = True
 
@@ -403,7 +365,7 @@ class Trainer(ShownAsFacts):
         if state is None:
             return False
         saved = state.get("config", {})
-        self._config |= self._batch.go_on_as(saved)
+        self._config |= self._batch.go_on_as(saved) | self._order.go_on_as(saved)
         check_same_run(str(self.out), saved, {**dict.fromkeys(saved), **self._config})  # nor was anything left out
         self.load_state_dict(state)
         return True
@@ -440,6 +402,7 @@ class Trainer(ShownAsFacts):
         Raises: CheckpointError when the state does not fit the model or lacks a part.
         """
         self._loop.callbacks.load_state_dict(state.get("callbacks", []))
+        self._config |= self._order.go_on_as(state.get("config", {}))
         try:
             rule = (self.history.best_by, int(state.get("best_since", 0)), self.history.higher)
             history = History.from_state(state["history"], *rule)
@@ -465,16 +428,6 @@ class Trainer(ShownAsFacts):
     def _within(self) -> ExitStack:
         """Keeps to the precision, and to the memory budget where there is one, in the block."""
         return run_within(self._settings, self._budget, self.model, self.mode)
-
-    @property
-    def needs(self) -> Needs | None:
-        """The memory that was predicted for the run, by account; None where nobody asked."""
-        return self.promise.needs
-
-    @property
-    def plan(self) -> Plan | None:
-        """What mode "auto" chose, and why; None in other modes."""
-        return self.promise.plan
 
     def _refresh(self) -> None:
         """Takes up labels and splits that were changed in place."""
@@ -512,7 +465,7 @@ class Trainer(ShownAsFacts):
         """Epochs up to ``target``, or to the first reason to stop."""
         if self.epoch >= target or self.stopped_early:
             return
-        self.prepare()
+        self.prepare(target - self.epoch)
         self._rate.begin(target)
         self.should_stop, scored = False, self.history.last
         with ExitStack() as stack:
@@ -586,11 +539,6 @@ class Trainer(ShownAsFacts):
         more |= {name: value for name, value in found.metrics.items() if name not in COLUMNS}
         seconds = {"epoch_seconds": middle - start, "eval_seconds": time.perf_counter() - begun}
         return EpochRecord(epoch, loss, **{**values, **seconds}, metrics=more)  # type: ignore[arg-type]
-
-    def _would_stop(self, epoch: int) -> bool:
-        """Whether ``epoch`` is the last unless it is better than all before."""
-        history = self.history
-        return bool(self._patience) and history.best is not None and epoch - history.improved >= self._patience
 
 
 _OPTIONS = tuple(inspect.signature(Trainer.__init__).parameters)

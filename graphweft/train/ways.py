@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from graphweft.cost import CostModel, Works, call_work, loss_work, pages_work, update_work
+from graphweft.cost import CostModel, Works, call_work, loss_work, moved_nearer, pages_work, update_work
 from graphweft.data.dataset import Dataset
 from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.passes.work import Sizes
@@ -43,8 +43,13 @@ def full_way(full: FullBatch, budget: RunBudget, machine: Machine) -> Way:
     """All nodes in every step."""
     needs = full.needs_within(budget)
     with budget.bounded():
-        seconds = {} if not is_plain(full.model) else _priced(*full_works(full), machine)
+        seconds = {} if not is_plain(full.model) else seconds_of_full(full, machine)
     return Way("full", "1 step", seconds, needs)
+
+
+def seconds_of_full(full: FullBatch, machine: Machine) -> Mapping[str, float]:
+    """Seconds of an epoch on all nodes by what takes them."""
+    return _priced(*full_works(full), machine)
 
 
 def mini_way(mini: MiniBatch, budget: RunBudget, machine: Machine) -> Way:
@@ -71,6 +76,8 @@ def full_works(full: FullBatch) -> tuple[Works, float]:
     rows = full.ds.num_nodes if wanted is None else wanted.numel()
     made = 0 if is_recorded(step) else len(calls)
     works = [*((work, 1.0) for call in calls for work in call.works), (call_work(), made), *_around(full, rows)]
+    if full.order is not None:
+        works = moved_nearer(works, full.order.gained)
     return works, _walks(calls, sizes)
 
 
@@ -150,6 +157,7 @@ __all__ = [
     "mini_way",
     "mini_works",
     "seconds_of",
+    "seconds_of_full",
     "statistics_of",
     "unlimited",
     "works_of",

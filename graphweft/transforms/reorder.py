@@ -10,8 +10,7 @@ from torch import Tensor
 
 from graphweft._errors import GraphError
 from graphweft.graph.graph import Graph
-from graphweft.partitioning.multilevel import CELL, neighbours_together
-from graphweft.partitioning.partition import undirected
+from graphweft.partitioning.partition import order_of
 
 
 def reorder(graph: Graph) -> tuple[Graph, Int64[Tensor, "nodes"]]:
@@ -32,7 +31,7 @@ def reorder(graph: Graph) -> tuple[Graph, Int64[Tensor, "nodes"]]:
     """
     if not isinstance(graph, Graph) or not graph.is_square or graph.is_typed:
         raise GraphError(f"reorder: expected an untyped graph over one set of nodes, got {graph!r}")
-    nodes = neighbours_together(undirected(graph).csc, CELL)
+    nodes = order_of(graph)
     return graph.subgraph(nodes), nodes
 
 

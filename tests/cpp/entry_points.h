@@ -167,6 +167,7 @@ int gw_sampler_new(const gw_adjacency* a, const float* weights, int32_t dense, v
 int gw_sampler_free(void* sampler);
 int gw_sampler_name(void* sampler, const int64_t* names);
 int gw_sampler_exclude(void* sampler, int64_t count, const int64_t* src, const int64_t* dst);
+int gw_sampler_reach(void* sampler, int64_t hops, const int64_t* ends, const int64_t* ids);
 int gw_sample_begin(void* sampler, int64_t count, const int64_t* seeds, int64_t hops, const int64_t* fanouts,
                     int32_t replace, uint64_t seed, uint64_t epoch, uint64_t stage, int64_t* rows, int64_t* block_edges,
                     int64_t* totals);
@@ -246,6 +247,9 @@ int gw_csr_row_degrees(const gw_adjacency* a, int32_t inverse, float* out);
 int gw_csr_to_coo(const gw_adjacency* a, int64_t* rows, int64_t* cols);
 int gw_csr_take_rows(const gw_adjacency* a, int64_t n, const int64_t* rows, const int64_t* indptr,
                      int32_t payload_bytes, const void* payload_in, void* indices, void* payload);
+int gw_csr_renumber(const gw_adjacency* a, int64_t n, const int64_t* rows, const void* place, const int64_t* indptr,
+                    void* indices, void* edge_ids);
+int gw_csr_thin(const gw_adjacency* a, int64_t most, const int64_t* indptr, void* indices);
 int gw_csr_clear_loops(const gw_adjacency* a, uint8_t* member);
 int gw_csr_filter(const gw_adjacency* a, const uint8_t* member, int64_t* indptr, void* indices, void* edge_ids);
 int gw_csr_unite(const gw_adjacency* a, const gw_adjacency* b, int64_t* indptr, void* indices);

@@ -112,6 +112,35 @@ TEST(batches_are_samples_whatever_the_fanouts) {
           }
 }
 
+// What a part has of every row is what the whole batch has of that node, wherever that was drawn.
+TEST(a_part_of_a_batch_draws_what_the_batch_draws) {
+  data::graph g(400, 400, 9000, 4, true);
+  const gw_adjacency view = g.view();
+  const std::vector<int64_t> seeds = some_seeds(400, 60), mine(seeds.begin() + 20, seeds.begin() + 45);
+  for (const std::vector<int64_t>& fanouts : std::vector<std::vector<int64_t>>{{4}, {5, 3}, {2, 6}, {3, 3}, {70, 2}})
+    for (const bool replace : {false, true})
+      for (const int32_t dense : {0, 1}) {
+        void* sampler = nullptr;
+        CHECK(gw_sampler_new(&view, nullptr, dense, &sampler) == 0);
+        const batch whole = draw(sampler, seeds, fanouts, replace);
+        const auto count = int64_t(seeds.size());
+        CHECK(gw_sampler_reach(sampler, 1, &count, seeds.data()) == 0);
+        const batch part = draw(sampler, mine, fanouts, replace);
+        check_batch(g, mine, fanouts, replace, part);
+        for (size_t h = 0; h < fanouts.size(); ++h)
+          for (int64_t row = 0; row < part.rows[h]; ++row) {
+            const int64_t at =
+                std::find(whole.n_id.begin(), whole.n_id.end(), part.n_id[size_t(row)]) - whole.n_id.begin();
+            CHECK(at < whole.rows[h]);
+            const block &a = whole.blocks[h], &b = part.blocks[h];
+            CHECK(std::equal(a.offsets.begin() + a.indptr[size_t(at)], a.offsets.begin() + a.indptr[size_t(at) + 1],
+                             b.offsets.begin() + b.indptr[size_t(row)], b.offsets.begin() + b.indptr[size_t(row) + 1]));
+          }
+        CHECK(draw(sampler, seeds, fanouts, replace) == whole);  // what was reached is forgotten
+        CHECK(gw_sampler_free(sampler) == 0);
+      }
+}
+
 TEST(an_open_hop_names_what_a_numbered_one_numbers) {
   data::graph g(3000, 3000, 60000, 12, true);
   const gw_adjacency view = g.view();

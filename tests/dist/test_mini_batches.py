@@ -13,6 +13,7 @@ from dist.rank_processes import run_case
 import graphweft as gw
 from graphweft._errors import ConfigError
 from graphweft.dist.ranks import Ranks
+from graphweft.loader import epochs
 
 MODELS = ("SAGE", "GCN", "GAT", "GIN", "user")
 
@@ -82,6 +83,17 @@ def test_ranks_train_as_one_process(tmp_path: Path, size: int) -> None:
         assert all(state["seeds"] == wanted for state in states)
         parameters = sum(tensor.numel() for tensor in states[0]["model"].values())
         assert states[0]["bytes"] >= 2 * (size - 1) * 4 * parameters * len(seeds[0]) - 64 * len(seeds[0])
+
+
+def test_ranks_of_one_host_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that prepare batches, and those left to the model, are tried up to a rank's part of the processors."""
+    monkeypatch.setattr(epochs, "processors", lambda: 8)
+    for ranks, most in (("1", 8), ("4", 2), ("8", 1), ("16", 1)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+        for made in (trainer_of, link_trainer):
+            ways = made("SAGE", Ranks(reduce="ordered"))._batch.loader.ways
+            assert max(way.workers for way in ways) == most
+            assert all(way.model + way.workers <= most for way in ways if way.model)
 
 
 def test_what_cannot_be_shared_is_refused_with_a_remedy() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import graphweft as gw
+from graphweft.graph import edit
 
 
 @pytest.fixture
@@ -48,6 +49,31 @@ def test_subgraph_is_that_of_pyg(graph: gw.Graph) -> None:
     assert torch.equal(mine.ndata["x"], graph.ndata["x"][nodes])
     turned = graph.subgraph(nodes.flip(0))
     assert torch.equal(nodes.flip(0)[torch.stack(turned.edges())], nodes[ends])
+
+
+def test_a_graph_under_other_numbers_is_the_permuted_matrix_of_scipy(graph: gw.Graph) -> None:
+    nodes = torch.randperm(30, generator=torch.Generator().manual_seed(2))
+    _ = graph.is_symmetric, graph.has_self_loops
+    found, order = graph.subgraph(nodes), nodes.numpy()
+    expected = gw.interop.to_scipy(graph)[order][:, order]
+    assert (gw.interop.to_scipy(found) != expected).nnz == 0
+    assert torch.equal(nodes[torch.stack(found.edges())], torch.stack(graph.edges()))  # edges keep their numbers
+    assert torch.equal(found.edata["w"], graph.edata["w"]) and torch.equal(found.ndata["x"], graph.ndata["x"][nodes])
+    assert (found.is_symmetric, found.has_self_loops) == (graph.is_symmetric, graph.has_self_loops)
+    assert found.csc.edge_ids_ascend()
+    bare = graph.renumbered(nodes, edge_ids=False)
+    assert bare.csc.edge_ids is None and torch.equal(bare.csc.indices, found.csc.indices)
+    wide = gw.Graph.from_adjacency(graph.csc.widened()).renumbered(nodes)
+    assert wide.csc.is_wide and torch.equal(torch.stack(wide.edges()), torch.stack(found.edges()))
+
+
+def test_a_thinned_structure_has_evenly_spaced_entries(graph: gw.Graph) -> None:
+    csc = graph.csc
+    thin = edit.thinned(csc, 4)
+    rows = csc.indices.split(csc.degrees().tolist())
+    spaced = [row[[k * len(row) // min(len(row), 4) for k in range(min(len(row), 4))]] for row in rows]
+    assert [row.tolist() for row in thin.indices.split(thin.degrees().tolist())] == [row.tolist() for row in spaced]
+    assert thin.num_edges < csc.num_edges and edit.thinned(csc, 200) is csc
 
 
 def test_removals_are_those_of_networkx(graph: gw.Graph) -> None:

@@ -21,9 +21,8 @@ from graphweft.ir.ops import Op
 from graphweft.ir.pattern import rewrite
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.nn import user_call
-from graphweft.passes import certificate, pipeline
+from graphweft.passes import certificate, kept, pipeline
 from graphweft.passes.certificate import MEMORY
-from graphweft.runtime import compile as compile_
 
 Rule = Callable[[Builder, Value], Value | None]
 Run = Callable[[], list[Tensor]]
@@ -522,7 +521,7 @@ def test_rounding_is_not_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         assert {certificate.verdict for certificate in walked.certificates} == {"holds"}
         return right(*given)
 
-    monkeypatch.setattr(compile_, "run_passes", twice)
+    monkeypatch.setattr(kept, "run_passes", twice)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         {**VICTIMS, **LARGE}[name]()

@@ -1,18 +1,25 @@
-"""Parts of a batch: together they have its edges, and each computes its seeds' rows."""
+"""Parts of a batch: each is drawn alone and has of the batch what its seeds reach."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
+from sample import slow
+from sample.test_against_slow import check_blocks
 
+from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
 from graphweft.nn.gcn import GCN
 from graphweft.nn.sage import SAGE
+from graphweft.sample import neighbor, sampler
 from graphweft.sample.neighbor import NeighborSampler
-from graphweft.sample.sampler import OpenSample, Sample
-from graphweft.sample.share import share_of, subgraph_part
+from graphweft.sample.sampler import Sample
+from graphweft.sample.share import BatchParts, subgraph_part
 
-FANOUTS = [(4,), (2, 3), (3, 2), (2, 2, 2), (1, 4, 2), (-1, 2), (2, -1)]
+FANOUTS = [(4,), (2, 3), (3, 2), (2, 2, 2), (1, 4, 2), (4, 3, 2, 3), (-1, 2), (2, -1), (70, 3, 66)]
+CUTS = [(0, 7), (7, 8), (8, 20)]
 
 
 def graph_of(seed: int = 0) -> Graph:
@@ -21,51 +28,83 @@ def graph_of(seed: int = 0) -> Graph:
     return Graph(ends[0] * ends[0] // 60, ends[1], num_nodes=60)  # a few nodes lead to many, with self-loops
 
 
-def edges_of(sample: Sample, hop: int) -> list[tuple[int, int, int]]:
-    """Edges of a block by ids of the whole graph."""
-    block = sample.blocks[-1 - hop]
-    src, dst = block.edges()
-    return list(zip(block.src_ids[src].tolist(), block.dst_ids[dst].tolist(), block.e_id.tolist(), strict=True))
+def part_by_hand(
+    nodes: Sequence[int], layers: Sequence[slow.Layer], seeds: Sequence[int]
+) -> tuple[list[int], list[slow.Layer]]:
+    """What some seeds reach in a batch, in the same form: of every block the rows of the nodes that are there."""
+    kept, made = list(seeds), []
+    for layer in layers:
+        rows = [[(nodes[source], edge) for source, edge in layer.rows[nodes.index(node)]] for node in kept]
+        kept += sorted({source for row in rows for source, _ in row} - set(kept))
+        made.append(slow.Layer([[(kept.index(source), edge) for source, edge in row] for row in rows], len(kept)))
+    return kept, made
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+@pytest.mark.parametrize("fanouts", FANOUTS)
+def test_a_part_has_of_the_slow_batch_what_its_seeds_reach(
+    fanouts: tuple[int, ...], hashed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with replacement, and by weight: rows that are long and seeds of other parts among them."""
+    monkeypatch.setattr(neighbor, "_DENSE_MOST", 0 if hashed else sampler.DENSE_MOST)
+    for trial in range(4):
+        graph, generator = graph_of(trial), torch.Generator().manual_seed(trial)
+        seeds, replace = torch.randperm(60, generator=generator)[:20], trial % 2 == 1 and -1 not in fanouts
+        weight = torch.rand(500, generator=generator) if trial > 1 else None
+        key, given = (trial, 2, 1), None if weight is None else weight.tolist()
+        nodes, layers = slow.neighbor(graph, seeds.tolist(), fanouts, replace, given, key)
+        parts = BatchParts(NeighborSampler(graph, fanouts, replace, weight), seeds, key)
+        for first, last in CUTS:
+            mine = seeds[first:last]
+            check_blocks(parts.sample(mine), *part_by_hand(nodes, layers, mine.tolist()))
 
 
 @pytest.mark.parametrize("fanouts", FANOUTS)
-def test_parts_have_the_edges_that_the_batch_drew(fanouts: tuple[int, ...]) -> None:
-    graph, seeds = graph_of(), torch.randperm(60)[:20]
-    whole = NeighborSampler(graph, fanouts).sample(seeds, seed=1, epoch=2)
-    parts = [share_of(whole, a, b) for a, b in ((0, 7), (7, 8), (8, 20))]
-    for hop in range(len(fanouts)):
-        drawn = edges_of(whole, hop)
-        by_node = {node: sorted(e for e in drawn if e[1] == node) for node in {e[1] for e in drawn}}
-        seen = set()
-        for part in parts:
-            assert isinstance(part, Sample)
-            mine = edges_of(part, hop)
-            assert len(set(mine)) == len(mine)
-            for node in part.blocks[-1 - hop].dst_ids.tolist():  # all of a node's edges, or the node is not there
-                assert sorted(e for e in mine if e[1] == node) == by_node.get(node, [])
-            seen |= set(mine)
-        assert seen == set(drawn) or hop > 0
-    assert torch.cat([part.n_id[: part.batch_size] for part in parts]).equal(seeds)
+def test_a_part_does_without_the_edges_that_the_batch_excludes(fanouts: tuple[int, ...]) -> None:
+    """Those into seeds of other parts too, where a row draws as of fewer edges."""
+    graph, seeds = graph_of(5), torch.randperm(60, generator=torch.Generator().manual_seed(5))[:20]
+    src, dst = graph.edges()
+    left = torch.isin(dst, seeds).nonzero().view(-1)[::3]
+    given = NeighborSampler(graph, fanouts)
+    whole = given.sample(seeds, seed=3, exclude=(src[left], dst[left]))
+    layers = []
+    for block in reversed(whole.blocks):
+        rows: list[list[tuple[int, int]]] = [[] for _ in range(block.num_dst)]
+        ends = (*block.edges(), block.e_id)
+        for source, row, edge in zip(*(numbers.tolist() for numbers in ends), strict=True):
+            rows[row].append((source, edge))
+        layers.append(slow.Layer(rows, block.num_src))
+    parts = BatchParts(given, seeds, (3, 0, 0), (src[left], dst[left]))
+    for first, last in CUTS:
+        mine = seeds[first:last]
+        check_blocks(parts.sample(mine), *part_by_hand(whole.n_id.tolist(), layers, mine.tolist()))
+
+
+def test_what_was_meant_for_a_refused_batch_is_forgotten() -> None:
+    graph = Graph([1, 2, 3, 3], [0, 0, 0, 1])
+    given = NeighborSampler(graph, [-1, -1])
+    wanted = given.sample([0]).e_id.tolist()
+    with pytest.raises(ConfigError, match="expected distinct seeds"):
+        given.sample(torch.tensor([0, 0]), exclude=(torch.tensor([1]), torch.tensor([0])))
+    assert given.sample([0]).e_id.tolist() == wanted
 
 
 @pytest.mark.parametrize("fanouts", FANOUTS)
 @pytest.mark.parametrize("kind", [SAGE, GCN])
 def test_a_part_computes_the_rows_of_its_seeds(fanouts: tuple[int, ...], kind: type[SAGE] | type[GCN]) -> None:
-    graph, x = graph_of(1), torch.randn(60, 5)
+    graph, x, seeds = graph_of(1), torch.randn(60, 5), torch.arange(12)
     model = kind(5, 6, 3, num_layers=len(fanouts)).eval()
-    whole = NeighborSampler(graph, fanouts).sample(torch.arange(12), seed=4)
-    wanted = model(whole.blocks, x[whole.n_id])
+    whole = NeighborSampler(graph, fanouts).sample(seeds, seed=4)
+    wanted, parts = model(whole.blocks, x[whole.n_id]), BatchParts(NeighborSampler(graph, fanouts), seeds, (4, 0, 0))
     for first, last in ((0, 5), (5, 12)):
-        part = share_of(whole, first, last)
-        assert isinstance(part, Sample)
+        part = parts.sample(seeds[first:last])
         torch.testing.assert_close(model(part.blocks, x[part.n_id]), wanted[first:last], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("fanouts", FANOUTS)
 def test_an_open_part_has_the_sources_of_a_closed_one(fanouts: tuple[int, ...]) -> None:
-    sampler, seeds = NeighborSampler(graph_of(2), fanouts), torch.arange(10, 30)
-    closed, opened = share_of(sampler.sample(seeds), 3, 9), share_of(sampler.sample_open(seeds), 3, 9)
-    assert isinstance(opened, OpenSample) and isinstance(closed, Sample)
+    parts = BatchParts(NeighborSampler(graph_of(2), fanouts), torch.arange(10, 30))
+    closed, opened = parts.sample(torch.arange(13, 19)), parts.sample_open(torch.arange(13, 19))
     assert torch.equal(opened.n_id, closed.n_id[: opened.n_id.numel()])
     last = closed.blocks[0]
     assert torch.equal(opened.blocks[0].csc.indptr, last.csc.indptr)

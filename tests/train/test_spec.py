@@ -24,7 +24,7 @@ BAD: list[tuple[str, Any]] = [
     ("heads", 0), ("heads", 2.0), ("hops", 0), ("alpha", 1.5),
     ("lr", float("inf")), ("lr", "0.1"), ("optimizer", "lion"), ("dropout", 1.0), ("dropout", -0.1),
     ("dropout", float("nan")), ("weight_decay", -1e-3), ("weight_decay", float("inf")), ("weight_decay_on", "last"),
-    ("normalize", "col"), ("norm", "group"), ("reduce", "min"), ("mode", "x"),
+    ("normalize", "col"), ("norm", "group"), ("order", "random"), ("reduce", "min"), ("mode", "x"),
     ("seed", -1), ("seed", 2**63), ("threads", -1), ("threads", 10**6), ("patience", -1), ("eval_every", 0),
     ("stop_on", "f1"), ("out_heads", 0), ("activation", "tanh"), ("attention_dropout", 1.0), ("value_dropout", 1.0),
     ("macro", "large"), ("macro", "parts:9/8"), ("macro", 3), ("quality", 0.0), ("accumulate", 0),

@@ -189,6 +189,9 @@ def test_changed_data_and_another_model_are_refused(tmp_path: Path) -> None:
     _trainer(task, tmp_path).fit(2)
     with pytest.raises(CheckpointError, match="expected data_checksum"):
         _trainer(replace(task, y=1 - task.y.clamp(max=1)), tmp_path).resume()
+    for changed in (replace(task, x=task.x + 1), replace(task, graph=2 * task.graph)):
+        with pytest.raises(CheckpointError, match=r"expected the features and edges of the run that .* got others"):
+            _trainer(changed, tmp_path).resume()
     with pytest.raises(CheckpointError, match="expected a state of this model and optimiser"):
         Trainer(DenseGCN(task.num_features, 9, task.num_classes), task, out=tmp_path).resume()
 

@@ -52,36 +52,92 @@ class sparse_sums {
   std::vector<int32_t> touched_;
 };
 
+// As sparse_sums, of up to `most` numbers of any size, in a table that stays in the nearest cache.
+class few_sums {
+ public:
+  static constexpr int64_t most = 64;
+  few_sums() { std::fill_n(keys_, slots, -1); }
+  void add(int64_t at, int64_t weight) {
+    const int64_t slot = find(at);
+    if (keys_[slot] < 0) {
+      keys_[slot] = int32_t(at), sums_[slot] = 0;
+      used_[count_] = int32_t(slot), touched_[count_++] = int32_t(at);
+    }
+    sums_[slot] += weight;
+  }
+  [[nodiscard]] int64_t operator[](int64_t at) const {
+    const int64_t slot = find(at);
+    return keys_[slot] < 0 ? 0 : sums_[slot];
+  }
+  struct list {
+    const int32_t *first, *last;
+    [[nodiscard]] const int32_t* begin() const { return first; }
+    [[nodiscard]] const int32_t* end() const { return last; }
+  };
+  [[nodiscard]] list touched() const { return {touched_, touched_ + count_}; }
+  void clear() {
+    for (int64_t i = 0; i < count_; ++i) keys_[used_[i]] = -1;
+    count_ = 0;
+  }
+
+ private:
+  static constexpr int64_t slots = 4 * most;  // a power of two
+  [[nodiscard]] int64_t find(int64_t at) const {
+    int64_t slot = int64_t((uint32_t(at) * 0x9E3779B1u) >> 24);
+    while (keys_[slot] >= 0 && keys_[slot] != at) slot = (slot + 1) & (slots - 1);
+    return slot;
+  }
+
+  int32_t keys_[slots];
+  int64_t sums_[slots];
+  int32_t used_[most], touched_[most];
+  int64_t count_ = 0;
+};
+static_assert(few_sums::most == 64, "the hash of few_sums has eight bits");
+
+// The cluster of its label that row's node has most edges with and that has room; `near` is empty before and after.
+template <class I, class Sums>
+int32_t nearest_cluster(const weighted_rows<I>& graph, int64_t row, const int64_t* most, const int32_t* cluster,
+                        const int64_t* heavy, Sums& near) {
+  const csr_view<I>& rows = graph.rows;
+  const int64_t v = graph.first + row, label = graph.label(v), weight = graph.weight(v);
+  for (int64_t e = rows.indptr[row]; e < rows.indptr[row + 1]; ++e) {
+    if (e + 16 < rows.num_edges) __builtin_prefetch(cluster + rows.indices[e + 16]);
+    const int64_t u = rows.indices[e];
+    if (u != v && graph.label(u) == label) near.add(cluster[u], graph.edge(e));
+  }
+  const int32_t own = cluster[v];
+  int32_t best = own;
+  int64_t score = near[own];
+  for (const int32_t c : near.touched()) {
+    if (c == own || near[c] < score || heavy[c] + weight > most[label]) continue;
+    // of equally near ones the lightest, then the first; a node does not leave for an equal
+    const bool better =
+        near[c] > score || (best != own && (heavy[c] < heavy[best] || (heavy[c] == heavy[best] && c < best)));
+    if (better) best = c, score = near[c];
+  }
+  near.clear();
+  return best;
+}
+
 // Every node of the rows, in turn, joins the cluster of its label that it has most edges with and that has room: up to
 // most[label]. cluster [nodes] names a node; heavy [nodes] has the weight of each cluster. How many nodes moved.
 template <class I>
 int64_t join_clusters(const weighted_rows<I>& graph, const int64_t* most, int32_t* cluster, int64_t* heavy) {
   const csr_view<I>& rows = graph.rows;
   sparse_sums near(rows.num_cols);
+  few_sums few;
   int64_t moved = 0;
   for (int64_t row = 0; row < rows.num_rows; ++row) {
-    const int64_t v = graph.first + row, label = graph.label(v), weight = graph.weight(v);
-    for (int64_t e = rows.indptr[row]; e < rows.indptr[row + 1]; ++e) {
-      if (e + 16 < rows.num_edges) __builtin_prefetch(cluster + rows.indices[e + 16]);
-      const int64_t u = rows.indices[e];
-      if (u != v && graph.label(u) == label) near.add(cluster[u], graph.edge(e));
-    }
+    const bool is_short = rows.indptr[row + 1] - rows.indptr[row] <= few_sums::most;
+    const int32_t best = is_short ? nearest_cluster(graph, row, most, cluster, heavy, few)
+                                  : nearest_cluster(graph, row, most, cluster, heavy, near);
+    const int64_t v = graph.first + row, weight = graph.weight(v);
     const int32_t own = cluster[v];
-    int32_t best = own;
-    int64_t score = near[own];
-    for (const int32_t c : near.touched()) {
-      if (c == own || near[c] < score || heavy[c] + weight > most[label]) continue;
-      // of equally near ones the lightest, then the first; a node does not leave for an equal
-      const bool better =
-          near[c] > score || (best != own && (heavy[c] < heavy[best] || (heavy[c] == heavy[best] && c < best)));
-      if (better) best = c, score = near[c];
-    }
-    if (best != own) {
-      heavy[own] -= weight, heavy[best] += weight;
-      cluster[v] = best;
-      ++moved;
-    }
-    near.clear();
+    if (best == own) continue;
+    heavy[own] -= weight, heavy[best] += weight;
+    cluster[v] = best;
+    ++moved;
   }
   return moved;
 }

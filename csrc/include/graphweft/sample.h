@@ -6,6 +6,9 @@
 // and an edge is in the batch once.
 //
 // All threads draw and mark what they reach; what is new is collected from the marks; all threads look numbers up.
+//
+// Some seeds of a larger batch are sampled alone where it is known what the larger one reaches before: a node that it
+// reaches in an earlier hop draws as in that hop, of which the later hop keeps the beginning.
 #pragma once
 
 #include <algorithm>
@@ -19,6 +22,7 @@
 #include "graphweft/csr.h"
 #include "graphweft/parallel.h"
 #include "graphweft/pick.h"
+#include "graphweft/reached.h"
 #include "graphweft/renumber.h"
 #include "graphweft/scratch.h"
 #include "graphweft/skips.h"
@@ -85,6 +89,8 @@ class sampler {
   virtual ~sampler() = default;
   // The next batch has no edge src[i] -> dst[i] whose destination is a seed, however often the graph has it.
   virtual void exclude(int64_t count, const int64_t* src, const int64_t* dst) = 0;
+  // The next batch is a part of one that reaches node ids[i] in hop h for the first time, ends[h - 1] <= i < ends[h].
+  virtual void reach(int64_t hops, const int64_t* ends, const int64_t* ids) = 0;
   // Draws of node v are keyed by names[v], its id in a larger graph, which outlives the sampler; null: by v.
   virtual void name(const int64_t* names) = 0;
   virtual batch_sizes begin(const int64_t* seeds, int64_t count, const std::vector<int64_t>& fanouts, bool replace,
@@ -102,6 +108,8 @@ class neighbor_sampler : public sampler {
       : graph_(graph), weights_(weights), numbers_(graph.num_rows), memory_(size_t(std::max(num_threads(), 1))) {}
 
   void exclude(int64_t count, const int64_t* src, const int64_t* dst) override { skips_.set(count, src, dst); }
+
+  void reach(int64_t hops, const int64_t* ends, const int64_t* ids) override { reached_.set(hops, ends, ids); }
 
   void name(const int64_t* names) override { keyed_ids_ = names; }
 
@@ -160,6 +168,8 @@ class neighbor_sampler : public sampler {
     seed_ = seed;
     hops_ = int64_t(fanouts.size());
     times_.clear();
+    reached_.begin();
+    skips_.begin();
     add_seeds(seeds, count);
     skips_.find(graph_, nodes_.data(), count);
     ends_.assign(1, 0);
@@ -206,6 +216,7 @@ class neighbor_sampler : public sampler {
     degrees_.reserve(rows, first);
     starts_.reserve(rows + 1, hop == 0 ? 0 : first + 1);
     if (hop == 0) starts_[0] = 0;
+    if (hop > 0 && !reached_.empty()) find_reached(hop, first, rows);
     const int64_t width = widths_[size_t(hop)], chunks = (rows - first + row_grain - 1) / row_grain;
     sums_.assign(size_t(chunks) + 1, 0);
     parallel_ranges(rows - first, row_grain, [&](int64_t begin, int64_t end) {
@@ -227,7 +238,22 @@ class neighbor_sampler : public sampler {
     });
   }
 
-  // How many edges a row draws; it has `whole` of them, those left out included.
+  // In which hop the larger batch reaches the rows that are new in `hop`. Seeds of it leave out edges in every part.
+  void find_reached(int64_t hop, int64_t first, int64_t rows) {
+    reached_in_.reserve(rows, hop == 1 ? 0 : first);
+    for (int64_t row = first; row < rows; ++row) {
+      if (row + ahead < rows) reached_.prefetch(nodes_[row + ahead]);
+      reached_in_[row] = uint8_t(reached_.hop_of(nodes_[row], hop));
+    }
+    skips_.find_more(graph_, nodes_.data(), first, rows, [&](int64_t row) { return reached_in_[row] == 0; });
+  }
+
+  // The hop whose draw a row, new in `hop`, makes.
+  [[nodiscard]] int64_t drawn_in(int64_t hop, int64_t row) const {
+    return hop == 0 || reached_.empty() ? hop : int64_t(reached_in_[row]);
+  }
+
+  // How many edges a row keeps of what it draws; it has `whole` of them, those left out included.
   [[nodiscard]] int64_t drawn(int64_t row, int64_t whole, int64_t width) const {
     const int64_t at = begins_[row], degree = degrees_[row];
     if (weights_ == nullptr) return replace_ ? (degree > 0 ? width : 0) : std::min(degree, width);
@@ -361,42 +387,15 @@ class neighbor_sampler : public sampler {
     return uint64_t(keyed_ids_ == nullptr ? int64_t(nodes_[row]) : keyed_ids_[nodes_[row]]);
   }
 
-  // Eight rows at once; each lane of a vector is a row.
+  // Eight rows that are new in a hop.
   void draw_eight(int64_t hop, int64_t first, int64_t last, int64_t base, uint32_t* offsets, pick_memory& memory) {
-    const draw_key key{seed_, uint32_t(hop)};
-    const int64_t least = least_[size_t(hop)];
-    u32x8 n{}, k{};
-    u64x8 nodes{};
-    uint32_t most = 0;
-    for (int64_t lane = 0; lane < last - first; ++lane) {
-      const int64_t row = first + lane;
-      const uint32_t degree = degrees_[row], count = uint32_t(starts_[row + 1] - starts_[row]);
-      if (weights_ != nullptr || degree > narrow_most || count > lane_draws::few) {
-        draw_alone(key, row, degree, count, memory, offsets + (starts_[row] - base));
-      } else if (replace_ || count < degree || least < int64_t(degree)) {
-        n[lane] = degree;
-        k[lane] = count;
-        nodes[lane] = keyed_by(row);
-        most = std::max(most, count);
-      } else {
-        std::iota(offsets + (starts_[row] - base), offsets + (starts_[row] - base) + count, 0u);
-      }
-    }
-    if (most > 0) {
-      lane_draws lanes;
-      u32x8 picked[lane_draws::few];
-      lanes.fill(key, nodes, most);
-      if (replace_)
-        pick_eight<sample_kind::again>(lanes, n, k, most, picked);
-      else if (least < widths_[size_t(hop)])
-        pick_eight<sample_kind::ordered>(lanes, n, k, most, picked);
-      else
-        pick_eight<sample_kind::set>(lanes, n, k, most, picked);
-      const uint32_t* const flat = reinterpret_cast<const uint32_t*>(picked);
-      for (int64_t lane = 0; lane < last - first; ++lane) {
-        uint32_t* const out = offsets + (starts_[first + lane] - base);
-        for (uint32_t i = 0; i < k[lane]; ++i) out[i] = flat[8 * i + lane];
-      }
+    if (hop == 0 || reached_.empty()) {
+      draw_lanes(hop, hop, first, last, base, offsets, memory);
+    } else {
+      uint32_t hops = 0;
+      for (int64_t row = first; row < last; ++row) hops |= uint32_t{1} << reached_in_[row];
+      for (int64_t drawn = 0; drawn <= hop; ++drawn)
+        if ((hops >> drawn & 1) != 0) draw_lanes(hop, drawn, first, last, base, offsets, memory);
     }
     for (int64_t row = first; row < last; ++row) {
       uint32_t* const out = offsets + (starts_[row] - base);
@@ -406,8 +405,56 @@ class neighbor_sampler : public sampler {
     }
   }
 
-  // A row by weight, or longer or with more draws than fit a lane.
-  void draw_alone(const draw_key& key, int64_t row, uint32_t n, uint32_t k, pick_memory& memory, uint32_t* out) const {
+  // What `hop`, of all that it would keep later, draws of a row without weights.
+  [[nodiscard]] uint32_t count_in(int64_t hop, uint32_t degree) const {
+    const int64_t width = widths_[size_t(hop)];
+    return replace_ ? (degree > 0 ? uint32_t(width) : 0) : uint32_t(std::min(int64_t(degree), width));
+  }
+
+  // Those of up to eight rows, new in hop `now`, that draw as in `hop`; each lane of a vector is a row.
+  void draw_lanes(int64_t now, int64_t hop, int64_t first, int64_t last, int64_t base, uint32_t* offsets,
+                  pick_memory& memory) {
+    const draw_key key{seed_, uint32_t(hop)};
+    const int64_t least = least_[size_t(hop)];
+    u32x8 n{}, k{};
+    u64x8 nodes{};
+    uint32_t most = 0;
+    for (int64_t lane = 0; lane < last - first; ++lane) {
+      const int64_t row = first + lane;
+      if (drawn_in(now, row) != hop) continue;
+      const uint32_t degree = degrees_[row], kept = uint32_t(starts_[row + 1] - starts_[row]);
+      const uint32_t count = now == hop || weights_ != nullptr ? kept : count_in(hop, degree);
+      if (weights_ != nullptr || degree > narrow_most || count > lane_draws::few) {
+        draw_alone(key, row, degree, count, kept, memory, offsets + (starts_[row] - base));
+      } else if (replace_ || count < degree || least < int64_t(degree)) {
+        n[lane] = degree;
+        k[lane] = count;
+        nodes[lane] = keyed_by(row);
+        most = std::max(most, count);
+      } else {
+        std::iota(offsets + (starts_[row] - base), offsets + (starts_[row] - base) + kept, 0u);
+      }
+    }
+    if (most == 0) return;
+    lane_draws lanes;
+    u32x8 picked[lane_draws::few];
+    lanes.fill(key, nodes, most);
+    if (replace_)
+      pick_eight<sample_kind::again>(lanes, n, k, most, picked);
+    else if (least < widths_[size_t(hop)])
+      pick_eight<sample_kind::ordered>(lanes, n, k, most, picked);
+    else
+      pick_eight<sample_kind::set>(lanes, n, k, most, picked);
+    const uint32_t* const flat = reinterpret_cast<const uint32_t*>(picked);
+    for (int64_t lane = 0; lane < last - first; ++lane) {
+      const int64_t at = starts_[first + lane], kept = k[lane] > 0 ? starts_[first + lane + 1] - at : 0;
+      for (int64_t i = 0; i < kept; ++i) offsets[at - base + i] = flat[8 * i + lane];
+    }
+  }
+
+  // The first k of the `all` that a row draws by weight, or that is longer or has more draws than fit a lane.
+  void draw_alone(const draw_key& key, int64_t row, uint32_t n, uint32_t all, uint32_t k, pick_memory& memory,
+                  uint32_t* out) const {
     const uint64_t node = keyed_by(row);
     if (k == 0) return;
     if (weights_ != nullptr) {
@@ -415,7 +462,7 @@ class neighbor_sampler : public sampler {
       (replace_ ? pick_weighted_again : pick_weighted_distinct)(left, n, k, key, node, memory, out);
       return;
     }
-    if (!replace_ && k == n && least_[key.hop] >= int64_t(n)) return std::iota(out, out + k, 0u);
+    if (!replace_ && all == n && least_[key.hop] >= int64_t(n)) return std::iota(out, out + k, 0u);
     const auto draw = [&](uint32_t i, uint64_t bound) {
       return to_below(random_u64(key.seed, key.wide(i), node), bound);
     };
@@ -468,6 +515,7 @@ class neighbor_sampler : public sampler {
   const int64_t* keyed_ids_ = nullptr;
   Renumbering numbers_;
   row_skips skips_;
+  reached_hops reached_;
   std::vector<pick_memory> memory_;
 
   std::vector<int64_t> fanouts_, widths_, least_;  // per hop: as asked, drawn, and the least of this and later hops
@@ -477,15 +525,16 @@ class neighbor_sampler : public sampler {
   uint64_t seed_ = 0;
   int64_t hops_ = 0, num_nodes_ = 0;
 
-  grown<I> nodes_;           // ids by number
-  grown<int64_t> begins_;    // by row: first position in the graph
-  grown<uint32_t> degrees_;  // by row: in-degree
-  grown<int64_t> starts_;    // by row: first drawn edge
-  grown<int32_t> columns_;   // drawn edges of all rows but the last hop's: number of the source
-  grown<uint32_t> offsets_;  // and place in the row
-  grown<I> named_;           // ids that the edges of the hop under way lead to
-  I* names_ = nullptr;       // where they are written: there, or in the caller's array
-  grown<uint32_t> outer_;    // places in the row of what a hop without numbers draws
+  grown<I> nodes_;             // ids by number
+  grown<int64_t> begins_;      // by row: first position in the graph
+  grown<uint32_t> degrees_;    // by row: in-degree
+  grown<uint8_t> reached_in_;  // by row of a part, but its seeds: the hop in which the larger batch reaches it
+  grown<int64_t> starts_;      // by row: first drawn edge
+  grown<int32_t> columns_;     // drawn edges of all rows but the last hop's: number of the source
+  grown<uint32_t> offsets_;    // and place in the row
+  grown<I> named_;             // ids that the edges of the hop under way lead to
+  I* names_ = nullptr;         // where they are written: there, or in the caller's array
+  grown<uint32_t> outer_;      // places in the row of what a hop without numbers draws
   std::vector<hop_times> times_;
 };
 

@@ -22,16 +22,23 @@ class row_skips {
  public:
   // Edges src[i] -> dst[i] are left out of the next rows that are found.
   void set(int64_t count, const int64_t* src, const int64_t* dst) {
-    pairs_.resize(size_t(count));
-    for (int64_t i = 0; i < count; ++i) pairs_[size_t(i)] = {dst[i], src[i]};
-    std::sort(pairs_.begin(), pairs_.end());
-    pairs_.erase(std::unique(pairs_.begin(), pairs_.end()), pairs_.end());
+    next_.resize(size_t(count));
+    for (int64_t i = 0; i < count; ++i) next_[size_t(i)] = {dst[i], src[i]};
+    std::sort(next_.begin(), next_.end());
+    next_.erase(std::unique(next_.begin(), next_.end()), next_.end());
   }
 
-  // Where they lie in rows `nodes`; parallel edges are all left out. Forgets the pairs.
+  // Takes up the edges that were set, for one batch.
+  void begin() {
+    starts_.clear();
+    offsets_.clear();
+    pairs_.swap(next_);
+    next_.clear();
+  }
+
+  // Where they lie in rows `nodes`; parallel edges are all left out.
   template <class I>
   void find(const csr_view<I>& graph, const I* nodes, int64_t rows) {
-    starts_.clear();
     if (pairs_.empty()) return;
     starts_.assign(size_t(rows) + 1, 0);
     const int64_t chunks = (rows + grain - 1) / grain;
@@ -45,9 +52,18 @@ class row_skips {
       }
     });
     for (size_t row = 0; row + 1 < starts_.size(); ++row) starts_[row + 1] += starts_[row];
-    offsets_.clear();
     for (const auto& part : found) offsets_.insert(offsets_.end(), part.begin(), part.end());
-    pairs_.clear();
+  }
+
+  // Where they lie in rows [first, last) as well, those for which `leaves_out(row)` holds.
+  template <class I, class LeavesOut>
+  void find_more(const csr_view<I>& graph, const I* nodes, int64_t first, int64_t last, LeavesOut&& leaves_out) {
+    if (pairs_.empty()) return;
+    starts_.resize(size_t(last) + 1);
+    for (int64_t row = first; row < last; ++row) {
+      if (leaves_out(row)) find_in_row(graph, int64_t(nodes[row]), offsets_);
+      starts_[size_t(row) + 1] = int64_t(offsets_.size());
+    }
   }
 
   [[nodiscard]] int64_t count(int64_t row) const {
@@ -88,8 +104,8 @@ class row_skips {
     }
   }
 
-  std::vector<std::pair<int64_t, int64_t>> pairs_;  // (dst, src), ascending
-  std::vector<int64_t> starts_;                     // by row: first of its offsets
+  std::vector<std::pair<int64_t, int64_t>> next_, pairs_;  // (dst, src), ascending: of the next batch, and of this one
+  std::vector<int64_t> starts_;                            // by row: first of its offsets
   std::vector<uint32_t> offsets_;
 };
 

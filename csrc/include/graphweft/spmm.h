@@ -15,6 +15,7 @@
 
 #include "graphweft/bf16_pairs.h"
 #include "graphweft/epilogue.h"
+#include "graphweft/id_type.h"
 #include "graphweft/reduce.h"
 #include "graphweft/row_stream.h"
 
@@ -279,7 +280,7 @@ void spmm(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int64_t 
       spmm_rows<E, P, decltype(index), decltype(has_weights)::value>(adj, operands, width);
   };
   const auto by_index = [&](auto index) { weighted ? rows(index, std::true_type{}) : rows(index, std::false_type{}); };
-  adj.wide ? by_index(int64_t{}) : by_index(int32_t{});
+  with_id_type(adj.wide != 0, by_index);
 }
 
 }  // namespace gw

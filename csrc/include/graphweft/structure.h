@@ -129,6 +129,32 @@ void take_rows(const csr_view<I>& a, const int64_t* rows, int64_t n, const int64
   });
 }
 
+// Rows `rows[i]` one after the other, columns under the numbers place[column]; ids null: edge ids are not wanted.
+template <class I>
+void renumber_rows(const csr_view<I>& a, const int64_t* rows, int64_t n, const I* place, const int64_t* out_indptr,
+                   I* out_indices, I* out_ids) {
+  parallel_ranges(n, row_grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t from = a.indptr[rows[i]], count = a.indptr[rows[i] + 1] - from, to = out_indptr[i];
+      if (i + 4 < end) __builtin_prefetch(a.indices + a.indptr[rows[i + 4]]);
+      for (int64_t k = 0; k < count; ++k) out_indices[to + k] = place[a.indices[from + k]];
+      for (int64_t k = 0; out_ids != nullptr && k < count; ++k) out_ids[to + k] = I(a.id(from + k));
+    }
+  });
+}
+
+// At most `most` entries of every row, as far from each other as they can be; out_indptr holds their offsets.
+template <class I>
+void thin_rows(const csr_view<I>& a, int64_t most, const int64_t* out_indptr, I* out_indices) {
+  parallel_ranges(a.num_rows, row_grain, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t from = a.indptr[row], count = a.indptr[row + 1] - from, kept = std::min(count, most);
+      I* out = out_indices + out_indptr[row];
+      for (int64_t k = 0; k < kept; ++k) out[k] = a.indices[from + k * count / kept];
+    }
+  });
+}
+
 // A set of edge ids that answers "how many members are below id" at once: for every 64 ids their bits and the number of
 // members before them, side by side, so that a question costs one cache line.
 class ranked_set {
