@@ -211,7 +211,21 @@ def _no_memory(*arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
     raise RuntimeError("no pinned memory")
 
 
+def attention_drops_what_the_cpu_drops() -> None:
+    """Of batches whose steps are not replayed."""
+    losses = []
+    for target in ("cuda", "cpu"):
+        torch.manual_seed(0)
+        net = gw.nn.GAT(6, 4, 3, heads=2, num_layers=1, dropout=0.4)
+        with gw.config(target=target, certify=False):
+            given: dict[str, Any] = {"fanouts": (3,), "batch_size": 10, "progress": False, "cuda_graphs": "off"}
+            trainer = gw.Trainer(net, data(), lr=0.05, mode="mini", eval_every=9, **given)
+            losses.append([record.loss for record in trainer.fit(epochs=1)])
+    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-5, atol=1e-6)
+
+
 TRIALS = (
+    attention_drops_what_the_cpu_drops,
     a_loader_draws_where_it_is_told_to,
     a_trainer_draws_where_the_model_is,
     either_side_prepares_the_same_batches,

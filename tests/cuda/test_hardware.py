@@ -103,13 +103,16 @@ def test_batches_lose_what_they_lose_on_the_cpu(name: str, graphs: str) -> None:
         assert there.replays["launches"] == 2, there.replays
 
 
+@pytest.mark.parametrize("graphs", ["auto", "off"])
+@pytest.mark.parametrize("name", ["SAGE", "GAT"])
 @pytest.mark.parametrize("mode", ["full", "mini"])
-def test_dropout_draws_what_it_draws_on_the_cpu(mode: str) -> None:
+def test_dropout_draws_what_it_draws_on_the_cpu(mode: str, name: str, graphs: str) -> None:
     losses = []
     for device in ("cuda", None):
         torch.manual_seed(0)
-        model = gw.nn.SAGE(IN, 8, 4, dropout=0.5)
-        given = {"fanouts": (4, 3), "batch_size": 64} if mode == "mini" else {}
+        model = getattr(gw.nn, name)(IN, 8, 4, dropout=0.5)
+        given: dict[str, Any] = {} if device is None else {"cuda_graphs": graphs}
+        given |= {"fanouts": (4, 3), "batch_size": 64} if mode == "mini" else {}
         trainer = gw.Trainer(model, labelled(), mode=mode, device=device, progress=False, **given)
         losses.append([record.loss for record in trainer.fit(epochs=4)])
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=2e-3, atol=1e-4)
