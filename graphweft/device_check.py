@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from graphweft import _config
 from graphweft._checks import check_device
 from graphweft._errors import NativeError
+from graphweft.device_epochs import epochs
 from graphweft.graph.graph import Graph
 from graphweft.graph.placed import on_device
 from graphweft.ir.interpret import edges_in_row_order
@@ -82,6 +83,7 @@ class Work(NamedTuple):
 _SUMS = ("spmm", "spmm_self", "contract_terms", "matmul_terms")
 _CALLS = {  # that a check stands for
     "sum over edges": _SUMS,
+    "sum over edges, all degrees alike": _SUMS,
     "sum over edges + bias + relu": _SUMS,
     "largest over edges": ("spmm_max", "spmm_arg"),
     "its gradient": ("spmm_max_grad",),
@@ -135,12 +137,15 @@ def switched_off(found: Sequence[Check]) -> str:
 
 
 def main(device: str, as_json: bool = False, nodes: int = 100_000, repetitions: int = 100) -> None:
-    """Prints the checks as a table, or as JSON. Raises: NativeError naming the kernels that do not hold."""
+    """Prints the checks and epochs as tables, or as JSON. Raises: NativeError naming the kernels that do not hold."""
     found = checks(device, nodes, repetitions=repetitions)
     copy = _copy_rate(check_device("--device", device))
+    with _config.config(disabled_kernels=switched_off(found)):
+        timed = epochs(check_device("--device", device))
     if as_json:
         rows = [{**check._asdict(), "holds": check.holds} for check in found]
         about = {"device": device, "copy_gbps": copy, "switched_off": switched_off(found)}
+        about["epochs"] = [epoch._asdict() for epoch in timed]
         sys.stdout.write(json_format.dumps({**about, "checks": rows}) + "\n")
     else:
         title = f"{device}: a copy moves {copy:.0f} GB/s"
@@ -150,6 +155,10 @@ def main(device: str, as_json: bool = False, nodes: int = 100_000, repetitions: 
             cells = (check.name, f"{check.error:.1e}", "yes" if check.repeats else "no", speed)
             holds = "yes" if check.holds else "no"
             table.add_row(*map(Text, cells), holds, style=None if check.holds else "red")
+        Console().print(table)
+        table = Table("epoch", "system", "ms", title="ogbn-arxiv's twin, 3 layers of 64")
+        for epoch in timed:
+            table.add_row(epoch.model, epoch.system, Text(epoch.failure or f"{epoch.ms:.2f}"))
         Console().print(table)
     wrong = [f"{check.name}{check.failure and f' ({check.failure})'}" for check in found if not check.holds]
     if wrong:
@@ -168,9 +177,18 @@ def _graph(nodes: int, degree: int) -> Graph:
     return Graph(src, dst, num_nodes=nodes)
 
 
+def _even(nodes: int, degree: int) -> tuple[Graph, Tensor]:
+    """A random graph of one in-degree, and its sources, (nodes, degree)."""
+    src = torch.randint(nodes, (nodes, degree), generator=torch.Generator().manual_seed(4))
+    dst = torch.arange(nodes).repeat_interleave(degree)
+    return Graph(src.reshape(-1), dst, num_nodes=nodes), src
+
+
 def _kernels(graph: Graph, place: torch.device) -> dict[str, Work]:
     """Those that are written once."""
     there, n, m = on_device(graph, place), graph.num_nodes, graph.num_edges
+    even, sources = _even(n, max(1, m // n))
+    level = on_device(even, place)
     drawn = torch.Generator().manual_seed(1)
     x, dy, row = (torch.randn(n, _WIDTH, generator=drawn) for _ in range(3))
     weight, scores = torch.randn(m, generator=drawn), torch.randn(m, 4, generator=drawn)
@@ -186,6 +204,11 @@ def _kernels(graph: Graph, place: torch.device) -> dict[str, Work]:
     moved = 4 * _WIDTH * (m + n) + 8 * m
     return {
         "sum over edges": Work(lambda: edges.sum_edges(there, far["x"], far["w"]), summed, moved),
+        "sum over edges, all degrees alike": Work(
+            lambda: edges.sum_edges(level, far["x"]),
+            sum((x.double()[sources[:, k]] for k in range(1, sources.shape[1])), x.double()[sources[:, 0]]),
+            4 * _WIDTH * (even.num_edges + n) + 4 * even.num_edges + 8 * n,
+        ),
         "sum over edges + bias + relu": Work(
             lambda: edges.sum_edges(there, far["x"], far["w"], given={"bias": far["row"][0]}, relu=True),
             torch.relu(summed + row[0]),

@@ -61,6 +61,7 @@ ROOM_OF_MODULE = {
             "commands",
             "cli",
             "device_check",
+            "device_epochs",
             "doctor",
             "bench",
             "bench_models",
