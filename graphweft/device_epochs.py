@@ -99,6 +99,7 @@ def _peer_of_all(ds: Dataset, place: torch.device) -> Callable[[], Any]:
     """GCNConv on an edge list, normalised once."""
     from torch_geometric.nn import GCNConv
 
+    assert isinstance(ds.x, Tensor)  # of the twin
     model = _layers(GCNConv, ds, place, cached=True)
     x, edges = ds.x.to(place), torch.stack(ds.graph.edges()).to(place)
     rows, labels, update = ds.train_idx.to(place), ds.y[ds.train_idx].to(place), _updates(model, place)
@@ -116,6 +117,7 @@ def _peer_of_batches(ds: Dataset, place: torch.device) -> Callable[[], Any]:
     """SAGEConv on batches of our loader, as PyTorch Geometric's own needs an extension."""
     from torch_geometric.nn import SAGEConv
 
+    assert isinstance(ds.x, Tensor)  # of the twin
     model, y = _layers(SAGEConv, ds, place), ds.y.to(place)
     there: dict[str, Any] = {}
     if place.type != "cpu":
