@@ -27,7 +27,7 @@ def hubs_are_summed_by_pieces() -> None:
     most, edges.HUB = edges.HUB, 4
     try:
         degrees, hubs = graph.in_degrees(), edges.hubs_of(graph, False)
-        assert hubs is not None and hubs.count == int(((degrees + 3) // 4)[degrees > 4].sum()) > 20
+        assert hubs is not None and hubs.size == int(((degrees + 3) // 4)[degrees > 4].sum()) > 20
         for dtype, width in ((torch.float32, 5), (torch.float64, 3), (torch.float32, 130)):
             x, weight, scale = (drawn(*s, dtype=dtype, seed=k) for k, s in enumerate([(n, width), (200,), (n,)]))
             close(edges.sum_edges(graph, x), dense_of(graph) @ x.double())

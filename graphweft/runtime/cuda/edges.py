@@ -85,7 +85,7 @@ def sum_edges(
     edges = edges_at_once(columns, 4)
     ids = csc.indices if csc.edge_ids is None else csc.edge_ids
     read = (csc.indices, ids, x if rounded is None else x.to(rounded), mine)
-    read += (x if weight is None else weight.contiguous(), x if scale is None else scale.contiguous())
+    factors = (x if weight is None else weight.contiguous(), x if scale is None else scale.contiguous())
     fixed = {
         "F": width,
         "HAS_WEIGHT": weight is not None,
@@ -98,12 +98,12 @@ def sum_edges(
     warps, hubs, first, pieces = warps_for(edges * columns), hubs_of(graph, weight is not None), csc.indptr, x
     if hubs is not None:
         kind = torch.float64 if x.dtype == torch.float64 else torch.float32
-        first, pieces = hubs.first, torch.empty((hubs.count, width), dtype=kind, device=x.device)
+        first, pieces = hubs.first, torch.empty((hubs.size, width), dtype=kind, device=x.device)
         plain, none, _ = _stages({}, False, x, rows)
-        of_pieces = (hubs.offsets, *read, *plain, pieces, none, first, pieces)
+        of_pieces = (hubs.offsets, *read, *factors, *plain, pieces, none, first, pieces)
         own_stages = {"OWN": 0.0, "STAGES": 0, "STEP": 2, "HUB": 0}
-        kernels.sum_edges((hubs.count, tiles), *of_pieces, **fixed, **own_stages, warps=warps)
-    given_rows = (csc.indptr, *read, *operands, y, short, first, pieces)
+        kernels.sum_edges((hubs.size, tiles), *of_pieces, **fixed, **own_stages, warps=warps)
+    given_rows = (csc.indptr, *read, *factors, *operands, y, short, first, pieces)
     own_stages = {"OWN": own, "STAGES": bits, "STEP": 1, "HUB": 0 if hubs is None else HUB}
     kernels.sum_edges((rows, tiles), *given_rows, **fixed, **own_stages, warps=warps)
     return y
@@ -115,12 +115,12 @@ class Hubs(NamedTuple):
     Attributes:
         first: int32 (rows,): the first piece of a hub.
         offsets: int64 (2 * pieces,): where the edges of each piece begin and end.
-        count: Pieces.
+        size: Pieces.
     """
 
     first: Tensor
     offsets: Tensor
-    count: int
+    size: int
 
 
 def hubs_of(graph: Graph, labelled: bool) -> Hubs | None:

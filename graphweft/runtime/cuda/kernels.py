@@ -1,8 +1,8 @@
 """Kernels that are written once, in Triton: sums and extrema over edges, softmax over edges, stages of rows, dropout.
 
 Comes in: arrays of a graph's in-edges, rows, and constants. Goes out: rows. One program computes a row, or a tile of
-its columns; hubs are looped over in order; nothing is added up by atomics, so equal calls give equal bits. Sums are
-taken in float32, of float16 and bfloat16 too, or, for float64, in float64. Widths are constants, so that rows are read
+its columns; sums cut hubs into pieces that are joined in order; nothing is added up by atomics, so equal calls give
+equal bits. Sums are taken in float32, of float16 and bfloat16 too, or, for float64, in float64. Widths are constants, so that rows are read
 by vectors. Called by ``edges.py``. Source: Morphling, algorithm 2 with the tile outside.
 """
 # Triton has types of its own, and Python's are not checked here.
@@ -63,8 +63,8 @@ def sum_edges(
 ):  # fmt: skip
     """``y[i] = epilogue(sum over edges j -> i of weight * scale[j] * x[j] + OWN * scale[i] * own[i])``.
 
-    Row i has the edges from ``offsets[STEP * i]`` to the next offset. With ``HUB`` a row of more edges than that has been
-    summed by pieces of so many, which lie in ``pieces`` from ``first[i]`` on and are added up here in their order.
+    Row i has the edges from ``offsets[STEP * i]`` to the next offset. With ``HUB`` a row of more edges than that has
+    been summed by pieces of so many, which lie in ``pieces`` from ``first[i]`` on and are added up here in their order.
     """
     ACC: tl.constexpr = tl.float64 if y.dtype.element_ty == tl.float64 else tl.float32
     row = tl.program_id(0).to(tl.int64)
