@@ -2,8 +2,8 @@
 
 Comes in: arrays of a graph's in-edges, rows, and constants. Goes out: rows. One program computes a row, or a tile of
 its columns; sums cut hubs into pieces that are joined in order; nothing is added up by atomics, so equal calls give
-equal bits. Sums are taken in float32, of float16 and bfloat16 too, or, for float64, in float64. Widths are constants, so that rows are read
-by vectors. Called by ``edges.py``. Source: Morphling, algorithm 2 with the tile outside.
+equal bits. Sums are taken in float32, of float16 and bfloat16 too, or, for float64, in float64. Widths are constants,
+so that rows are read by vectors. Called by ``edges.py``. Source: Morphling, algorithm 2 with the tile outside.
 """
 # Triton has types of its own, and Python's are not checked here.
 # mypy: ignore-errors
