@@ -51,7 +51,7 @@ MUTANTS = {
     "mask of edges dropped": Mutant(SUM, "mask=some[:, None] & here[None, :]", "mask=here[None, :]"),
     "mask of columns dropped": Mutant(SUM, "tl.load(columns + p, mask=some, other=0)", "tl.load(columns + p)"),
     "stride of the tile": Mutant(SUM, "col[:, None] * F", "col[:, None] * BF"),
-    "last edge left out": Mutant(SUM, "offsets + row + 1)", "offsets + row + 1) - 1"),
+    "last edge left out": Mutant(SUM, "offsets + row * STEP + 1)", "offsets + row * STEP + 1) - 1"),
     "mask of the store dropped": Mutant(SUM, "total, mask=here)", "total)"),
     "two rows to one place": Mutant(SUM, "y + row * F", "y + row // 2 * F"),
     "own row instead of the sum": Mutant(SUM, "total += mine", "total = mine"),

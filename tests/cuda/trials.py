@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from codegen.regions import REGIONS, Region, attends
 from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
-from cuda import checked, doctored, emulated, halves, hardware, losses, recorded, sampling, shared
+from cuda import checked, doctored, emulated, halves, hardware, hubs, losses, recorded, sampling, shared
 from cuda.halves import dense_of, drawn
 from nn.models import IN, make
 from torch import Tensor
@@ -111,6 +111,7 @@ TRIALS |= {
         halves.sums_of_many_small_numbers_keep_them,
         halves.models_of_sixteen_bits,
         losses.class_losses_of_rows,
+        hubs.hubs_are_summed_by_pieces,
         sampling.rows_come_from_both_memories,
         doctored.a_kernel_that_fails_is_switched_off_and_the_run_goes_on,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from graphweft.codegen.edge_triton import padded
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.derived import derived
+from graphweft.graph.far_adjacency import FarAdjacency
 from graphweft.graph.graph import Graph
 from graphweft.graph.placed import host_of
 from graphweft.runtime.cuda import kernels
@@ -24,6 +26,7 @@ _TILE = 512  # elements of a block of rows
 _WIDEST = 128  # columns of a tile
 _WARP_READS = 128  # numbers that a warp reads at once, 16 bytes a thread
 _BLOCK = 1024
+HUB = 512  # edges that one program adds up; longer rows are cut, and their pieces joined in order
 STAGES = {"row_scale": 1, "bias": 2, "addend": 4, "relu": 8, "mask": 16, "post_scale": 32}
 _READ = ("row_scale", "bias", "addend", "mask", "post_scale")
 
@@ -81,30 +84,71 @@ def sum_edges(
         scale = None if scale is None else torch.cat([scale, scale.new_zeros(rows - x.shape[0])])
     edges = edges_at_once(columns, 4)
     ids = csc.indices if csc.edge_ids is None else csc.edge_ids
-    kernels.sum_edges(
-        (rows, tiles),
-        csc.indptr,
-        csc.indices,
-        ids,
-        x if rounded is None else x.to(rounded),
-        mine,
-        x if weight is None else weight.contiguous(),
-        x if scale is None else scale.contiguous(),
-        *operands,
-        y,
-        short,
-        F=width,
-        HAS_WEIGHT=weight is not None,
-        HAS_IDS=weight is not None and csc.edge_ids is not None,
-        HAS_SCALE=scale is not None,
-        OWN=own,
-        STAGES=bits,
-        BE=edges,
-        BS=min(edges, max(1, _WARP_READS // columns)),
-        BF=columns,
-        warps=warps_for(edges * columns),
-    )
+    read = (csc.indices, ids, x if rounded is None else x.to(rounded), mine)
+    factors = (x if weight is None else weight.contiguous(), x if scale is None else scale.contiguous())
+    fixed = {
+        "F": width,
+        "HAS_WEIGHT": weight is not None,
+        "HAS_IDS": weight is not None and csc.edge_ids is not None,
+        "HAS_SCALE": scale is not None,
+        "BE": edges,
+        "BS": min(edges, max(1, _WARP_READS // columns)),
+        "BF": columns,
+    }
+    warps, hubs, first, pieces = warps_for(edges * columns), hubs_of(graph, weight is not None), csc.indptr, x
+    if hubs is not None:
+        kind = torch.float64 if x.dtype == torch.float64 else torch.float32
+        first, pieces = hubs.first, torch.empty((hubs.size, width), dtype=kind, device=x.device)
+        plain, none, _ = _stages({}, False, x, rows)
+        of_pieces = (hubs.offsets, *read, *factors, *plain, pieces, none, first, pieces)
+        own_stages = {"OWN": 0.0, "STAGES": 0, "STEP": 2, "HUB": 0}
+        kernels.sum_edges((hubs.size, tiles), *of_pieces, **fixed, **own_stages, warps=warps)
+    given_rows = (csc.indptr, *read, *factors, *operands, y, short, first, pieces)
+    own_stages = {"OWN": own, "STAGES": bits, "STEP": 1, "HUB": 0 if hubs is None else HUB}
+    kernels.sum_edges((rows, tiles), *given_rows, **fixed, **own_stages, warps=warps)
     return y
+
+
+class Hubs(NamedTuple):
+    """Rows of more edges than one program adds up in good time, in pieces.
+
+    Attributes:
+        first: int32 (rows,): the first piece of a hub.
+        offsets: int64 (2 * pieces,): where the edges of each piece begin and end.
+        size: Pieces.
+    """
+
+    first: Tensor
+    offsets: Tensor
+    size: int
+
+
+def hubs_of(graph: Graph, labelled: bool) -> Hubs | None:
+    """The hubs of a graph that stays; None where it has none, or was drawn for a batch.
+
+    ``labelled``: of the form with edge ids.
+    """
+    host = host_of(graph)
+    if host.is_drawn or host.num_edges <= HUB:
+        return None
+    csc = host.csc if labelled else host.csc_structure
+    return None if isinstance(csc, FarAdjacency) else derived(csc, _pieces, graph.device, HUB)
+
+
+def _pieces(csc: Adjacency, device: torch.device, most: int) -> Hubs | None:
+    counts = (csc.degrees() + most - 1) // most
+    counts[csc.degrees() <= most] = 0
+    hubs = counts.nonzero().reshape(-1)
+    if not hubs.numel():
+        return None
+    ends = counts[hubs].cumsum(0)
+    first = torch.zeros(csc.num_rows, dtype=torch.int32)
+    first[hubs] = (ends - counts[hubs]).int()
+    of_piece = hubs.repeat_interleave(counts[hubs])
+    places = torch.arange(int(ends[-1])) - first[of_piece]
+    begins = csc.indptr[of_piece] + places * most
+    offsets = torch.stack([begins, torch.minimum(begins + most, csc.indptr[of_piece + 1])], dim=1)
+    return Hubs(first.to(device), offsets.reshape(-1).to(device), of_piece.numel())
 
 
 def finish_rows(x: Tensor, ids: Tensor | None, given: Given, relu: bool, over: bool = False) -> Tensor:

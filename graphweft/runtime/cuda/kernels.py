@@ -1,9 +1,9 @@
 """Kernels that are written once, in Triton: sums and extrema over edges, softmax over edges, stages of rows, dropout.
 
 Comes in: arrays of a graph's in-edges, rows, and constants. Goes out: rows. One program computes a row, or a tile of
-its columns; hubs are looped over in order; nothing is added up by atomics, so equal calls give equal bits. Sums are
-taken in float32, of float16 and bfloat16 too, or, for float64, in float64. Widths are constants, so that rows are read
-by vectors. Called by ``edges.py``. Source: Morphling, algorithm 2 with the tile outside.
+its columns; sums cut hubs into pieces that are joined in order; nothing is added up by atomics, so equal calls give
+equal bits. Sums are taken in float32, of float16 and bfloat16 too, or, for float64, in float64. Widths are constants,
+so that rows are read by vectors. Called by ``edges.py``. Source: Morphling, algorithm 2 with the tile outside.
 """
 # Triton has types of its own, and Python's are not checked here.
 # mypy: ignore-errors
@@ -57,17 +57,24 @@ def finished(
 @kernel
 def sum_edges(
     offsets, columns, ids, x, own, weight, scale, row_scale, bias,
-    addend, mask, post_scale, y, short, F: tl.constexpr, HAS_WEIGHT: tl.constexpr,
+    addend, mask, post_scale, y, short, first, pieces, F: tl.constexpr, HAS_WEIGHT: tl.constexpr,
     HAS_IDS: tl.constexpr, HAS_SCALE: tl.constexpr, OWN: tl.constexpr, STAGES: tl.constexpr, BE: tl.constexpr,
-    BS: tl.constexpr, BF: tl.constexpr
+    BS: tl.constexpr, BF: tl.constexpr, STEP: tl.constexpr, HUB: tl.constexpr
 ):  # fmt: skip
-    """``y[i] = epilogue(sum over edges j -> i of weight * scale[j] * x[j] + OWN * scale[i] * own[i])``."""
+    """``y[i] = epilogue(sum over edges j -> i of weight * scale[j] * x[j] + OWN * scale[i] * own[i])``.
+
+    Row i has the edges from ``offsets[STEP * i]`` to the next offset. With ``HUB`` a row of more edges than that has
+    been summed by pieces of so many, which lie in ``pieces`` from ``first[i]`` on and are added up here in their order.
+    """
     ACC: tl.constexpr = tl.float64 if y.dtype.element_ty == tl.float64 else tl.float32
     row = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     here = f < F
-    begin = tl.load(offsets + row)
-    end = tl.load(offsets + row + 1)
+    begin = tl.load(offsets + row * STEP)
+    end = tl.load(offsets + row * STEP + 1)
+    if HUB > 0:
+        count = tl.where(end - begin > HUB, (end - begin + HUB - 1) // HUB, 0)
+        end = tl.where(count > 0, begin, end)
     block = tl.zeros([BE, BF], ACC)  # its edges are added up after the last one
     for at in range(begin, end, BE):
         p = at + tl.arange(0, BE)
@@ -81,6 +88,10 @@ def sum_edges(
             t = t * tl.load(scale + col, mask=some, other=0.0)[:, None]
         block += t
     total = tl.broadcast_to(tl.sum(block, axis=0)[None, :], [BS, BF])
+    if HUB > 0:
+        piece = tl.load(first + row, mask=count > 0, other=0).to(tl.int64)
+        for at in range(piece, piece + count):
+            total += tl.load(pieces + at * F + f, mask=here, other=0.0)[None, :]
     here = first_row(BS, here)
     f = f[None, :]
     if OWN != 0.0:
