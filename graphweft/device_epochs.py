@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from graphweft.data.dataset import Dataset
 from graphweft.data.synthetic import synthetic
+from graphweft.graph.graph import Graph
 from graphweft.loader.loader import Loader
 from graphweft.nn.gcn import GCN
 from graphweft.nn.sage import SAGE
@@ -113,6 +114,14 @@ def _peer_of_all(ds: Dataset, place: torch.device) -> Callable[[], Any]:
     return run
 
 
+def edges_on(place: torch.device, block: Graph) -> Tensor:
+    """int64 (2, edges): sources and destinations of a batch's layer, on a device that it was drawn on."""
+    csc = block.csc.to(place)
+    rows = torch.arange(block.num_dst, device=place)
+    into = torch.repeat_interleave(rows, csc.indptr.diff(), output_size=csc.num_edges)
+    return torch.stack([csc.indices.long(), into])
+
+
 def _peer_of_batches(ds: Dataset, place: torch.device) -> Callable[[], Any]:
     """SAGEConv on batches of our loader, as PyTorch Geometric's own needs an extension."""
     from torch_geometric.nn import SAGEConv
@@ -129,15 +138,11 @@ def _peer_of_batches(ds: Dataset, place: torch.device) -> Callable[[], Any]:
         for batch in loader:
             h = batch.x
             for k, (conv, block) in enumerate(zip(model, batch.blocks, strict=True)):
-                csc = block.csc.to(place)
-                rows = torch.arange(block.num_dst, device=place)
-                into = torch.repeat_interleave(rows, csc.indptr.diff(), output_size=csc.num_edges)
-                edges = torch.stack([csc.indices.long(), into])
-                h = conv((h, h[: block.num_dst]), edges, size=(block.num_src, block.num_dst))
+                h = conv((h, h[: block.num_dst]), edges_on(place, block), size=(block.num_src, block.num_dst))
                 h = h if k == _LAYERS - 1 else h.relu()
             update(h, y[batch.input_id.to(place)])
 
     return run
 
 
-__all__ = ["Epoch", "epochs"]
+__all__ = ["Epoch", "edges_on", "epochs"]

@@ -25,8 +25,8 @@ def test_every_system_trains_and_one_that_fails_says_so(monkeypatch: pytest.Monk
     assert [epoch.ms > 0 for epoch in found] == [True, False, True, True]
 
 
-def test_the_peer_learns_what_ours_does() -> None:
-    """From other weights and drawings of batches: losses fall alike."""
+def test_the_peers_learn() -> None:
+    """Their losses fall, on all nodes and on batches."""
     ds = device_epochs.synthetic("ogbn-arxiv", scale=0.02)
     here = torch.device("cpu")
     losses, entropy = [], torch.nn.functional.cross_entropy

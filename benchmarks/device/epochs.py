@@ -33,6 +33,7 @@ from harness import RESULTS, show, write_csv
 from timing import HERE, copy_rate, milliseconds, stamp
 
 import graphweft as gw
+from graphweft.device_epochs import edges_on
 
 _TRAINERS = ("graphweft", "graphweft, no graphs")  # which send features themselves
 Step = Callable[[], Tensor]
@@ -205,11 +206,7 @@ def sage(ds: gw.Dataset) -> dict[str, Callable[[], tuple[Step, Any]]]:
         def call(drawn: Any) -> Tensor:
             h = drawn.x
             for k, (conv, block) in enumerate(zip(model, drawn.blocks, strict=True)):
-                csc = block.csc.to(HERE)
-                rows = torch.arange(block.num_dst, device=HERE)
-                into = torch.repeat_interleave(rows, csc.indptr.diff(), output_size=csc.num_edges)
-                edge_index = torch.stack([csc.indices.long(), into])
-                h = conv((h, h[: block.num_dst]), edge_index, size=(block.num_src, block.num_dst))
+                h = conv((h, h[: block.num_dst]), edges_on(HERE, block), size=(block.num_src, block.num_dst))
                 h = h if k == 2 else h.relu()
             return h
 

@@ -16,6 +16,9 @@ from graphweft.runtime.targets import target_of
 from graphweft.storage.device_cache import choose, expected_reads
 from graphweft.storage.feature import is_dense
 
+# Threads that launch: more of them wait for each other.
+AHEAD = {"prefetch": 4, "workers": 2}
+
 
 def drawn_on(device: torch.device | None, sampler: Any, others: Mapping[str, Any], memory: int | None = None) -> Any:
     """What draws the batches of ``sampler`` on ``device``; itself on the CPU.

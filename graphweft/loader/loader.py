@@ -20,7 +20,7 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.loader.batch import Batch, Data, Preparer, check_tables, graph_of, make_batch
-from graphweft.loader.device_draws import drawn_on, hot_rows
+from graphweft.loader.device_draws import AHEAD, drawn_on, hot_rows
 from graphweft.loader.device_rows import FAR_ROWS, DeviceRows
 from graphweft.loader.disk import DiskTables, feed_of, on_disk
 from graphweft.loader.disk_feed import RowCounts
@@ -144,7 +144,7 @@ class Loader(EpochLoader[Batch]):
         drawn = as_item_weight("Loader", item_weight, labels, count, size)
         part = as_share("Loader", share, count)
         if device is not None and str(device) != "cpu" and prefetch is None and workers is None:
-            prefetch, workers = 4, 2  # threads that launch: more of them wait for each other
+            prefetch, workers = AHEAD["prefetch"], AHEAD["workers"]
         super().__init__(count, batch_size, shuffle, seed, drop_last, prefetch, workers, drawn, part)
         self._feed = None if stored is None else feed_of(self, stored)
         on_cpu = {"prepare": prepare, "time": time, "a store": stored, "fetch": fetch}

@@ -17,6 +17,7 @@ from graphweft._errors import ConfigError
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.graph.graph import Graph
 from graphweft.graph.placed import on_device
+from graphweft.loader.device_draws import AHEAD
 from graphweft.nn.stack import Stack
 from graphweft.runtime.constants import owning, sent
 from graphweft.runtime.staged import Choice, PreparedBatch
@@ -31,10 +32,6 @@ from graphweft.train.mini_batch import AnyLoader, MiniBatch
 from graphweft.train.node_batches import NodeBatches
 
 _LEAST_TILE = 64
-
-
-# Threads that launch: more of them wait for each other.
-AHEAD = {"prefetch": 4, "workers": 2}
 
 
 def draws_on_device(model: Any) -> bool:

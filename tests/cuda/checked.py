@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 import triton.runtime.interpreter as interpreter
+from cuda.patched import launching
 
-from graphweft.runtime.cuda import jit, walks
+from graphweft.runtime.cuda import jit
 
 
 class Faults:
@@ -65,7 +66,7 @@ def shuffled(seed: int) -> Iterator[None]:
 def watching() -> Iterator[list[Any]]:
     """Inside, every launch is watched; yields the kernels that were launched."""
     builder, launched = interpreter.interpreter_builder, list[Any]()
-    kind, inner, empty, empty_like = type(builder), jit.launch, torch.empty, torch.empty_like
+    kind, inner = type(builder), jit.launch
     load, store = kind.create_masked_load, kind.create_masked_store
     faults: list[Faults] = []
 
@@ -82,14 +83,7 @@ def watching() -> Iterator[list[Any]]:
         faults[-1].seen("store", pointers, mask, tuple(b.grid_idx))
         return store(b, pointers, value, mask, *rest)
 
-    def filled(made: torch.Tensor) -> torch.Tensor:
-        return made.fill_(torch.nan) if made.is_floating_point() else made
-
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (jit, walks):
-            patch.setattr(module, "launch", watched)
+    with launching(watched) as patch:
         patch.setattr(kind, "create_masked_load", loads)
         patch.setattr(kind, "create_masked_store", stores)
-        patch.setattr(torch, "empty", lambda *args, **kwargs: filled(empty(*args, **kwargs)))
-        patch.setattr(torch, "empty_like", lambda *args, **kwargs: filled(empty_like(*args, **kwargs)))
         yield launched

@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 import torch
+from cuda.patched import launching
 from cuda.ptx import Machine, Program, Traffic
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
-
-from graphweft.runtime.cuda import jit, walks
 
 
 class NoDevice:
@@ -94,7 +93,6 @@ def watching(change: Change | None = None, counting: bool = False, run_it: bool 
     """Inside, every launch runs on the emulator; yields the launches. ``change``: of the text before it runs.
     With ``run_it=False`` launches are compiled and do nothing."""
     made = list[Launch]()
-    empty, empty_like = torch.empty, torch.empty_like
 
     def launch(kernel: Any, grid: tuple[int, ...], *given: Any, **fixed: Any) -> None:
         if 0 in grid:
@@ -104,14 +102,7 @@ def watching(change: Change | None = None, counting: bool = False, run_it: bool 
         traffic = run(code, grid, given, text, counting) if run_it else Traffic()
         made.append(Launch(kernel, code, grid, given, fixed, traffic))
 
-    def filled(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor
-
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (jit, walks):
-            patch.setattr(module, "launch", launch)
-        patch.setattr(torch, "empty", lambda *args, **kwargs: filled(empty(*args, **kwargs)))
-        patch.setattr(torch, "empty_like", lambda *args, **kwargs: filled(empty_like(*args, **kwargs)))
+    with launching(launch):
         yield made
 
 

@@ -10,10 +10,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import torch
+from cuda.patched import launching
 
-from graphweft.runtime.cuda import jit, walks
+from graphweft.runtime.cuda import jit
 
 
 class Copies:
@@ -43,7 +43,7 @@ class Copies:
 @contextlib.contextmanager
 def watching() -> Iterator[list[Any]]:
     """Inside, every launch runs on the device; yields the kernels that were launched."""
-    launched, inner, empty, empty_like = list[Any](), jit.launch, torch.empty, torch.empty_like
+    launched, inner = list[Any](), jit.launch
 
     def launch(kernel: Any, grid: tuple[int, ...], *given: Any, **fixed: Any) -> None:
         copies = Copies()
@@ -53,14 +53,7 @@ def watching() -> Iterator[list[Any]]:
             inner(kernel, grid, *moved, **fixed)
             copies.back()
 
-    def filled(made: torch.Tensor) -> torch.Tensor:
-        return made.fill_(torch.nan) if made.is_floating_point() else made
-
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (jit, walks):
-            patch.setattr(module, "launch", launch)
-        patch.setattr(torch, "empty", lambda *args, **kwargs: filled(empty(*args, **kwargs)))
-        patch.setattr(torch, "empty_like", lambda *args, **kwargs: filled(empty_like(*args, **kwargs)))
+    with launching(launch):
         yield launched
 
 

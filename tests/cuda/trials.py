@@ -34,6 +34,7 @@ from graphweft.ir.interpret import edges_in_row_order, interpret
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Attrs, Builder, Value
 from graphweft.ir.residency import Residency, TensorType
+from graphweft.loader.device_draws import AHEAD
 from graphweft.runtime import dense
 from graphweft.runtime.captures import CUDA
 from graphweft.runtime.cuda import attention_kernels, edges, kernels, loss_kernels, sampling_kernels, walks
@@ -42,7 +43,6 @@ from graphweft.runtime.cuda.jit import Kernel
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.kernel_call import KernelCall, Slot, Slots
 from graphweft.runtime.target import Launch, Launcher
-from graphweft.train.device_batches import AHEAD
 
 MODE = sys.argv[1] if sys.argv[1:2] in (["compiled"], ["device"]) else "interpreted"
 COMPILED = MODE == "compiled"
