@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from graphweft._decisions import keep, known
 from graphweft.cost import CostModel
 from graphweft.ir.program import Program, Value, topological
@@ -112,7 +114,8 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """A class of this package, a dtype, or a set."""
-        if module.startswith(_ROOMS) or module == "torch" or (module, name) in _BUILTIN:
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if module.startswith(_ROOMS) or is_dtype or (module, name) in _BUILTIN:
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"plans: expected a part of a program, got {module}.{name}")
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import pickle
+import subprocess
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -147,3 +149,10 @@ def test_nothing_but_parts_of_programs_is_made() -> None:
 
     body = zlib.compress(pickle.dumps(([], Other())))
     assert kept._loaded(f"{hashlib.sha256(body).hexdigest()} {base64.b85encode(body).decode()}") is None
+
+
+@pytest.mark.parametrize("foreign", [torch.typename, subprocess.run, eval])
+def test_a_file_makes_nothing_but_parts_of_programs(foreign: object) -> None:
+    assert kept._Reader(io.BytesIO(pickle.dumps(torch.float64))).load() is torch.float64
+    with pytest.raises(pickle.UnpicklingError, match="expected a part of a program"):
+        kept._Reader(io.BytesIO(pickle.dumps(foreign))).load()
