@@ -112,6 +112,7 @@ TRIALS |= {
         halves.models_of_sixteen_bits,
         losses.class_losses_of_rows,
         hubs.hubs_are_summed_by_pieces,
+        sampling.batches_are_drawn_again_by_what_was_recorded,
         sampling.rows_come_from_both_memories,
         doctored.a_kernel_that_fails_is_switched_off_and_the_run_goes_on,
     )
