@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from graphweft.runtime.captured import Step, draws_by_torch
+from graphweft.runtime.cuda.recording import recording
 from graphweft.runtime.padded import Bounds, Room
 from graphweft.runtime.staged import PreparedBatch
 
@@ -55,12 +56,18 @@ class Recorder:
         record = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
         with torch.cuda.device(self._device):
             try:
-                with record:
+                with recording() as later, record:
                     made = body()
             except RuntimeError:
                 torch.cuda.set_stream(current)  # where ending a recording fails, torch stays on its stream
                 raise
-        return graph.replay, made
+            kept = [work() for work in later]
+
+        def replay() -> None:
+            graph.replay()
+            _ = kept, later  # live as long
+
+        return replay if later else graph.replay, made
 
 
 @contextlib.contextmanager
