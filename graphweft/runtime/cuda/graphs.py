@@ -1,7 +1,7 @@
 """A step on a device as two CUDA graphs: one launch forward, with the loss, and one backward, with the update.
 
 Comes in: a step and bounds. Goes out: :class:`GraphStep`; None where launches take numbers of the host that change.
-Registered in ``captures.py``. :class:`Recorder` is all that is asked of a device.
+Registered in ``captures.py``.
 """
 
 from __future__ import annotations

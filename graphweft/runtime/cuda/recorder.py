@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from graphweft.runtime.cuda.recording import recording
+
 _alone = threading.Lock()  # torch records on one stream of its own, and two threads would meet there
 _WARM = 3  # runs before a step is recorded, in which kernels are compiled and libraries take their memory
 
@@ -52,12 +54,18 @@ class Recorder:
         record = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
         with _alone, torch.cuda.device(self._device):
             try:
-                with record:
+                with recording() as later, record:
                     made = body()
             except RuntimeError:
                 torch.cuda.set_stream(current)  # where ending a recording fails, torch stays on its stream
                 raise
-        return graph.replay, made
+            kept = [work() for work in later]
+
+        def replay() -> None:
+            graph.replay()
+            _ = kept, later  # live as long
+
+        return replay if later else graph.replay, made
 
 
 @contextlib.contextmanager
