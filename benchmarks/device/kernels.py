@@ -6,7 +6,7 @@ Every call is compared with torch in float64 on some rows first. ``floor_ms`` is
 for the bytes of the call where no row is read twice from a cache: a row for every edge, indices, offsets, the result.
 ``of_floor`` is floor over time: above 1 where caches serve rows. ``cusparse_ms`` is ``torch.sparse_csr @ x``, its
 structure made before. Both sides are recorded and launched as CUDA graphs, so that small graphs show the kernels and
-not the launches from Python; ``launched_ms`` is our time without that.
+not the launches from Python.
 """
 
 from __future__ import annotations
@@ -82,7 +82,6 @@ def rows_of(data: str, scale: float, widths: list[int], cusparse: bool = True) -
             row["cusparse_ms"] = ""
             if cusparse and dtype == torch.float32:
                 row["cusparse_ms"] = round(milliseconds(recorded(lambda x=x: matrix @ x))[0], 3)
-            row["launched_ms"] = round(milliseconds(ours)[0], 3)
             row["copy_gbps"] = round(rate / 1e9)
             made.append(row)
             print(row, flush=True)

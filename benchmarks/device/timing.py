@@ -45,7 +45,7 @@ def milliseconds(run: Callable[[], Any], times: int = 20, warm: int = 3) -> tupl
 
 
 def recorded(run: Callable[[], Any]) -> Callable[[], Any]:
-    """``run`` as one launch, a CUDA graph, as the trainer runs its steps: without the time of Python between launches."""
+    """``run`` as a CUDA graph, as the trainer runs its steps: without the time of Python between launches."""
     aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(aside):
         for _ in range(3):
