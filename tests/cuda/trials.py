@@ -111,7 +111,7 @@ TRIALS |= {
         halves.sums_of_many_small_numbers_keep_them,
         halves.models_of_sixteen_bits,
         losses.class_losses_of_rows,
-        hubs.hubs_are_summed_by_pieces,
+        *hubs.TRIALS,
         sampling.rows_come_from_both_memories,
         doctored.a_kernel_that_fails_is_switched_off_and_the_run_goes_on,
     )
