@@ -57,8 +57,9 @@ class Target:
         row_reader: Makes, of a table, ids of some rows, these on a device, and the device, what gathers rows there of
             which it reads the others in host memory; None: it reads none.
         sender: Makes, for a device, what copies tensors there beside the work of other threads.
-        updates: Makes, for "adam" or "sgd" and a device, what steps all parameters there in one launch, or None; None:
-            torch steps them.
+        sparse_bytes: Bytes of features that stay sparse there, with dropout or without; None: they become dense.
+        updates: Makes, for "adam" or "sgd" and a device, what steps all parameters there in one launch, or None where
+            torch steps them; None: torch does.
 
     Example:
         >>> target = Target("made-up")
@@ -79,6 +80,8 @@ class Target:
     halves: frozenset[tuple[str, str]] = frozenset()
 
     losses: Mapping[str, Loss] = LOSSES  # of classes, and of entries, "binary" or "squared"
+
+    sparse_from = 0.9  # share of zeros from which features stay sparse on its device
 
     keeps = False  # whether what passes decide for it follows from this package alone, and is kept between processes
 
@@ -102,11 +105,17 @@ class Target:
         self.pinned: Callable[[Tensor], Tensor] = _as_it_is
         self.row_reader: Callable[[Tensor, Tensor, Tensor, torch.device], Any] | None = None
         self.sender: Callable[[torch.device], Callable[..., tuple[Tensor, ...]]] = _plain_sender
+        self.sparse_bytes: Callable[[Any, bool], int] | None = None
         self.updates: Callable[[str, torch.device], Any] | None = None
 
     def captures(self, how: Callable[..., Any]) -> None:
         """Registers how a step of a batch is written down and replayed; see ``captured.py``."""
         self.capture = how
+
+    def keeps_sparse(self, x: Any) -> bool:
+        """Whether features stay sparse on its device: it has products of them, and so few entries pay there."""
+        may = self.sparse_bytes is not None and "sparse_matmul" not in _config.current().disabled_kernels.split(",")
+        return may and x.sparsity >= self.sparse_from
 
     @property
     def has_samplers(self) -> bool:

@@ -205,7 +205,6 @@ LAUNCHERS = {
     "contract": contract,
     "matmul_terms": matmul_terms,
     "contract_terms": contract_terms,
-    "dropout": dropout,
     "dropout_of_rows": dropout_of_rows,
 }
 
