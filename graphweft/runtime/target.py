@@ -23,7 +23,7 @@ from graphweft.ir.program import Value
 from graphweft.passes.fuse import Group
 from graphweft.passes.work import Sizes
 from graphweft.runtime.kernel_call import KernelCall, Slots
-from graphweft.runtime.losses import LOSSES, Loss
+from graphweft.runtime.losses import LOSSES, Loss, class_score
 from graphweft.sample.sampler import Sampler
 from graphweft.storage.feature import is_dense
 
@@ -50,6 +50,7 @@ class Target:
         joins: Whether calls are joined that save no memory traffic together, since each is a launch.
 
     Attributes:
+        class_score: Of outputs, class ids and rows: the mean loss, and how many rows are predicted right.
         capture: See :meth:`captures`.
         recorder: Makes what records launches on a device and launches them again, or None; None: there is none.
         later: Reads a number, shape (), as it is now, when it is asked for; None: numbers are there at once.
@@ -99,6 +100,7 @@ class Target:
         self.joins = joins
         self._table: dict[tuple[str, torch.dtype | None], Launcher] = {}
         self._samplers: dict[type, Callable[[Any, torch.device, int | None], Sampler]] = {}
+        self.class_score: Callable[[Tensor, Tensor, Tensor], tuple[float, int]] = class_score
         self.capture: Callable[..., Any] | None = None
         self.recorder: Callable[[torch.device], Any] | None = None
         self.later: Callable[[Tensor], Callable[[], float]] | None = None
