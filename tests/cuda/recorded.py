@@ -1,6 +1,6 @@
 """CUDA graphs without a device: what a step launches is written down and done again, on the same memory.
 
-Comes in: the body of a step. Goes out: a :class:`Recorder` as ``cuda/graphs.py`` asks for one. A body that waits for a
+Comes in: the body of a step. Goes out: a :class:`Recorder` as ``cuda/recorder.py`` has one. A body that waits for a
 number of the device is refused, as a capture refuses it; memory that a replay has not written holds NaN. The trials at
 the end are run by ``trials.py``.
 """

@@ -2,8 +2,8 @@
 
 Comes in: functions, from code that runs while launches are recorded. Goes out: their calls. A recording copies nothing
 from host memory, and memory that it takes is written by launches of others; so a table of addresses, some of which are
-known within a recording only, lies in memory from before it and is filled after it. Called by ``graphs.py`` and
-``updates.py``.
+known within a recording only, lies in memory from before it and is filled after it. Called by ``recorder.py``
+and ``updates.py``.
 """
 
 from __future__ import annotations
