@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cuda import doctored, halves, hubs, losses, sampling, sparse_features, updates
+from cuda import doctored, halves, hubs, losses, measured, sampling, sparse_features, updates
 
 TRIALS = (
     halves.rows_of_sixteen_bits,
@@ -15,6 +15,7 @@ TRIALS = (
     sampling.batches_are_drawn_again_by_what_was_recorded,
     *updates.TRIALS,
     *sparse_features.TRIALS,
+    *measured.TRIALS,
     sampling.rows_come_from_both_memories,
     doctored.a_kernel_that_fails_is_switched_off_and_the_run_goes_on,
 )

@@ -454,6 +454,8 @@ def small_data() -> gw.Dataset:
     return gw.Dataset("small", graph, drawn(40, 6), every % 3, every[:20], every[20:30], every[30:], 3)
 
 
+for run in (sampling.lists_come_from_both_memories, sampling.a_loader_keeps_hot_lists):
+    checking(run)  # addresses in a list of beginnings are those of host memory
 for run in (*recorded.TRIALS, *shared.TRIALS):
     interpreted(run)
 
