@@ -68,9 +68,7 @@ class Between:
         most = np.iinfo(np.int32).max
         return Adjacency(indptr, indices, None, self._clusters), np.minimum(weights, most).astype(np.int32)
 
-    def _contracted(
-        self, first: int, rows: Adjacency, edge_weight: Ints | None, of: Ints
-    ) -> tuple[Longs, Ints, Ints]:
+    def _contracted(self, first: int, rows: Adjacency, edge_weight: Ints | None, of: Ints) -> tuple[Longs, Ints, Ints]:
         """Offsets, indices and weights of the entries of some rows; of fewer pairs where they alone are too many."""
         indptr, most = np.empty(self._clusters + 1, np.int64), self._most
         while True:

@@ -119,7 +119,7 @@ TRIALS |= {
         halves.sums_of_many_small_numbers_keep_them,
         halves.models_of_sixteen_bits,
         losses.class_losses_of_rows,
-        hubs.hubs_are_summed_by_pieces,
+        *hubs.TRIALS,
         sampling.batches_are_drawn_again_by_what_was_recorded,
         *updates.TRIALS,
         sampling.rows_come_from_both_memories,

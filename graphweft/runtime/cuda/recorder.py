@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from graphweft.runtime.cuda.recording import recording
+from graphweft.runtime.cuda.streams import borrowed
 
-_alone = threading.Lock()  # torch records on one stream of its own, and two threads would meet there
+_alone = threading.Lock()  # beginning a recording waits for the device, which another one refuses
 _WARM = 3  # runs before a step is recorded, in which kernels are compiled and libraries take their memory
 
 
@@ -36,23 +37,23 @@ class Recorder:
         ``alone``: no other thread uses the device, so that one that waits for a number of the device is found here and
         not by a recording, which it would break. Raises: RuntimeError for it.
         """
-        aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         current = torch.cuda.current_stream(self._device)
-        aside.wait_stream(current)
-        try:
-            with torch.cuda.stream(aside):
-                for at in range(_WARM):
-                    with _refusing_to_wait() if alone and at + 1 == _WARM else contextlib.nullcontext():
-                        body()
-        finally:  # what follows may write what was read there
-            current.wait_stream(aside)
+        with borrowed(self._device) as aside:
+            aside.wait_stream(current)
+            try:
+                with torch.cuda.stream(aside):
+                    for at in range(_WARM):
+                        with _refusing_to_wait() if alone and at + 1 == _WARM else contextlib.nullcontext():
+                            body()
+            finally:  # what follows may write what was read there
+                current.wait_stream(aside)
 
     def record(self, body: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         """What launches again what ``body`` launched, and the result of ``body``, whose memory that writes."""
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
-        # Loaders draw batches on threads and streams of their own meanwhile, which is no part of it.
-        record = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
-        with _alone, torch.cuda.device(self._device):
+        with _alone, torch.cuda.device(self._device), borrowed(self._device) as stream:
+            # Loaders draw batches on threads and streams of their own meanwhile, which is no part of it.
+            record = torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local")
             try:
                 with recording() as later, record:
                     made = body()

@@ -8,7 +8,6 @@ waits for two numbers a hop, see ``draws.py``. Found by ``targets.py`` for ``Loa
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +30,7 @@ from graphweft.sample.sampler import Sample
 
 _MASK = 2**64 - 1
 _BOUNDED = 1 << 28  # bytes of a batch's arrays up to which they have the size of the largest batch
-_BEFORE = 2  # batches that a thread draws before it records their launches
+_BEFORE = 2  # batches that are drawn before launches are recorded
 
 
 def batch_seed(seed: int, epoch: int, stage: int) -> int:
@@ -47,15 +46,23 @@ def _mix(word: int) -> int:
     return word ^ (word >> 31)
 
 
-class _Mine(threading.local):
-    """Memory of a thread, which has one batch under way, on a stream of its own."""
+class _Bench:
+    """Arrays of one batch under way.
 
-    numbers: Tensor | None = None  # of all nodes, -1: none
-    draws: Draws | None = None  # of the largest batch so far, within bounds
-    message: Tensor | None = None  # in pinned memory: key, count, seeds
-    told: Tensor | None = None  # in pinned memory
-    again: Callable[[], None] | None = None  # launches what was recorded
-    drawn = 0  # batches since these arrays were made
+    Attributes:
+        numbers: int32 of all nodes, -1: none.
+        draws: Of the largest batch so far, within bounds.
+        again: Launches what was recorded.
+        drawn: Batches since the arrays were made.
+    """
+
+    def __init__(self, nodes: int, hops: int, device: torch.device) -> None:
+        self.numbers = torch.full((nodes,), -1, dtype=torch.int32, device=device)
+        self.told = _pinned(2 * hops + 3, device)
+        self.draws: Draws | None = None
+        self.message = self.told
+        self.again: Callable[[], None] | None = None
+        self.drawn = 0
 
 
 class DeviceSampler:
@@ -89,7 +96,7 @@ class DeviceSampler:
         falls = list(plan.fanouts) == sorted(plan.fanouts, key=lambda k: -(ALL if k < 0 else k))
         longest = int(csc.degrees().max()) if csc.num_rows else 0
         self._structure = Structure(there, names, tuple(plan.fanouts), plan.replace, falls, longest)
-        self._mine, self._aside = _Mine(), Aside(device)
+        self._benches, self._aside = list[_Bench](), Aside(device)
 
     def identity(self) -> dict[str, Any]:
         """As of ``plan``: the batches are the same."""
@@ -98,54 +105,58 @@ class DeviceSampler:
     def sample(self, seeds: Ids, *, seed: int = 0, epoch: int = 0, stage: int = 0) -> Sample:
         """The batch of ``seeds``. Raises: as :meth:`NeighborSampler.sample`."""
         ids, key = self._checked(seeds), batch_seed(seed, epoch, stage)
+        rooms = self._structure.rooms(ids.numel()) if ids.numel() else None
         with self._aside.running():
-            if self._mine.numbers is None:
-                self._mine.numbers = torch.full((self.graph.num_nodes,), -1, dtype=torch.int32, device=self.device)
-            rooms = self._structure.rooms(ids.numel()) if ids.numel() else None
+            bench = self._benches.pop() if self._benches else self._bench()
             if rooms is not None and Draws.bytes_of(rooms) <= _BOUNDED:
-                return self._sampled(self._within_bounds(ids, key), copy=True)
-            draws = Draws(self._structure, ids.numel(), self.device, None)
-            draws.message.copy_(_message(ids, key))
-            draws.launch(self._mine.numbers)
-            return self._sampled(draws, copy=False)
+                made = self._sampled(self._within_bounds(bench, ids, key), bench.told, copy=True)
+            else:
+                draws = Draws(self._structure, ids.numel(), self.device, None)
+                draws.message.copy_(_message(ids, key))
+                draws.launch(bench.numbers)
+                made = self._sampled(draws, bench.told, copy=False)
+        self._benches.append(bench)  # what it launched is over
+        return made
 
-    def _within_bounds(self, ids: Tensor, key: int) -> Draws:
-        """Draws by the launches of the largest batch that this thread has drawn."""
-        mine, count = self._mine, ids.numel()
-        if mine.draws is None or mine.draws.seeds < count:
-            mine.draws = Draws(self._structure, count, self.device, self._structure.rooms(count))
-            mine.message, mine.again, mine.drawn = _pinned(2 + count, self.device), None, 0
-        draws, message = mine.draws, mine.message
-        assert message is not None and mine.numbers is not None
-        message[: 2 + count] = _message(ids, key)
-        draws.message.copy_(message, non_blocking=True)  # read before the batch is over
-        if mine.again is None and mine.drawn == _BEFORE:
-            self._record(draws, mine.numbers)
-        mine.drawn += 1
-        if mine.again is None:
-            draws.launch(mine.numbers)
+    def _bench(self) -> _Bench:
+        return _Bench(self.graph.num_nodes, len(self.plan.fanouts), self.device)
+
+    def _within_bounds(self, bench: _Bench, ids: Tensor, key: int) -> Draws:
+        """Draws by the launches of the largest batch that was drawn there."""
+        count = ids.numel()
+        if bench.draws is None or bench.draws.seeds < count:
+            bench.draws = Draws(self._structure, count, self.device, self._structure.rooms(count))
+            bench.message, bench.again, bench.drawn = _pinned(2 + count, self.device), None, 0
+        draws = bench.draws
+        bench.message[: 2 + count] = _message(ids, key)
+        draws.message.copy_(bench.message, non_blocking=True)  # read before the batch is over
+        if bench.again is None and bench.drawn == _BEFORE:
+            self._record(bench, draws)
+        bench.drawn += 1
+        if bench.again is None:
+            draws.launch(bench.numbers)
         else:
-            mine.again()
+            bench.again()
         return draws
 
-    def _record(self, draws: Draws, numbers: Tensor) -> None:
+    def _record(self, bench: _Bench, draws: Draws) -> None:
         """Records the launches of a batch, where the device can."""
         recorder = recorder_on(self.device)
         if recorder is not None:
             try:
-                self._mine.again, _ = recorder.record(lambda: draws.launch(numbers))
+                bench.again, _ = recorder.record(lambda: draws.launch(bench.numbers))
             except RuntimeError as failure:
                 why = " ".join(str(failure).split())[:200]
                 told = f"device='{self.device}': batches are drawn launch by launch, as recording them failed: {why}"
                 warnings.warn(told, FallbackWarning, stacklevel=2)
 
-    def _sampled(self, draws: Draws, copy: bool) -> Sample:
+    def _sampled(self, draws: Draws, here: Tensor, copy: bool) -> Sample:
         """The batch; copies of its arrays in host memory are made where somebody reads them.
 
-        ``copy``: the next batch is drawn into the same arrays.
+        ``here``: pinned memory for the numbers of the device. ``copy``: the next batch is drawn into the same arrays.
         """
         fanouts, hops = self.plan.fanouts, len(self.plan.fanouts)
-        told = self._told(draws.told)
+        told = self._told(draws.told, here)
         ends, edges, every = told[: hops + 2], told[hops + 2 : -1], told[-1]
 
         def own(array: Tensor, count: int) -> Tensor:
@@ -165,15 +176,12 @@ class DeviceSampler:
         whole = self._edges(far, (starts, columns, places), ends[hops + 1])
         return Sample(far, ends[1], tuple(reversed(made)), (whole,))
 
-    def _told(self, told: Tensor) -> list[int]:
-        """Numbers of the device, through pinned memory."""
-        mine = self._mine
-        if mine.told is None:
-            mine.told = _pinned(told.numel(), self.device)
-        mine.told.copy_(told, non_blocking=True)
+    def _told(self, told: Tensor, here: Tensor) -> list[int]:
+        """Numbers of the device."""
+        here.copy_(told, non_blocking=True)
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
-        return mine.told.tolist()
+        return [int(number) for number in here.tolist()]
 
     def _edges(self, nodes: FarIds, parts: tuple[Tensor, Tensor, Tensor], num_src: int) -> FarEdges:
         """Offsets, numbers of sources and places."""

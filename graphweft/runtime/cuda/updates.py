@@ -131,8 +131,10 @@ class Updates:
     ) -> tuple[Tensor, int, bool]:
         """The table on the device, programs of the launch, and whether arrays are aligned to 16 bytes."""
         lie = [
-            (_place_of(row.param), _place_of(row.grad), row.param.numel(), _place_of(rates[row.group]), row.group)
-            + (int(row.is_first), *map(_place_of, row.state))
+            (
+                *(_place_of(row.param), _place_of(row.grad), row.param.numel(), _place_of(rates[row.group]), row.group),
+                *(int(row.is_first), *map(_place_of, row.state)),
+            )
             for row in rows
         ]
         key = (*lie, *map(tuple, knobs))
