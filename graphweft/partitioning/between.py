@@ -1,8 +1,8 @@
 """The graph between clusters of nodes: entries of equal ends become one, beyond a bound a sample of them.
 
 Comes in: rows of a structure in pieces, the cluster of every node. Goes out: an adjacency over clusters and the weight
-of each of its entries. Called by :mod:`graphweft.partitioning.multilevel`. A structure in one piece is counted first and
-then written where it stays, so nothing is held beside the result.
+of each of its entries. Called by :mod:`graphweft.partitioning.multilevel`. A structure in one piece is counted first
+and then written where it stays, so nothing is held beside the result.
 """
 
 from __future__ import annotations
@@ -68,9 +68,7 @@ class Between:
         most = np.iinfo(np.int32).max
         return Adjacency(indptr, indices, None, self._clusters), np.minimum(weights, most).astype(np.int32)
 
-    def _contracted(
-        self, first: int, rows: Adjacency, edge_weight: Ints | None, of: Ints
-    ) -> tuple[Longs, Ints, Ints]:
+    def _contracted(self, first: int, rows: Adjacency, edge_weight: Ints | None, of: Ints) -> tuple[Longs, Ints, Ints]:
         """Offsets, indices and weights of the entries of some rows; of fewer pairs where they alone are too many."""
         indptr, most = np.empty(self._clusters + 1, np.int64), self._most
         while True:

@@ -330,7 +330,12 @@ def _coarser(level: _Level, limits: _Limits, most_entries: int) -> tuple[_Level,
     for _ in range(_ROUNDS):
         changed = 0
         for first, rows in level.structure.pieces():
-            weights = (address(level.edge_weight), address(level.node_weight), address(level.labels), address(limits.cluster_weight))
+            weights = (
+                address(level.edge_weight),
+                address(level.node_weight),
+                address(level.labels),
+                address(limits.cluster_weight),
+            )
             _cluster(ctypes.byref(rows.native), first, *weights, address(cluster), address(heavy), ctypes.byref(moved))
             changed += moved.value
         if changed < _SETTLED * nodes:

@@ -21,8 +21,10 @@ from graphweft._memory import POOL
 from graphweft._trace import Recorder, recording
 from graphweft.data.part_dataset import PartDataset
 from graphweft.data.part_folder import write_parts
+from graphweft.dist import local_part
 from graphweft.partitioning import multilevel
 from graphweft.partitioning.partition import Partition, partition
+from graphweft.runtime import late_rows
 from graphweft.train import ranked_full
 
 
@@ -315,6 +317,33 @@ def full(folder: Path, *names: str) -> None:
     ranks.leave()
 
 
+def far(folder: Path, *names: str) -> None:
+    """Trains every model as on several hosts, no row of which is computed before others come; sums and messages."""
+    ranks = gw.dist.Ranks.join()
+    ranks._near = None
+    local_part._WORTH = 0
+    begin, add_up, summed = ranks.begin_exchange, ranks.begin_add_up, late_rows.spmm
+    events: list[str] = []
+
+    def logged(name: str, act: Any) -> Any:
+        return lambda *given, **more: (events.append(name), act(*given, **more))[1]
+
+    ranks.begin_exchange = lambda *given, **more: logged("end", logged("begin", begin)(*given, **more))
+    ranks.begin_add_up = logged("add", add_up)
+    late_rows.spmm = logged("part", summed)
+    for name in names:
+        trainer = uneven_trainer(name, dataset(), ranks, mode="full")
+        trainer._batch.step()
+        events.clear()
+        trainer._batch.step()
+        seen = list(events)
+        trainer = uneven_trainer(name, dataset(), ranks, mode="full")
+        trainer.fit(4)
+        told = {"events": seen, "bytes": trainer.exchanged()["bytes_sent_per_epoch"]}
+        torch.save(state_of(trainer) | told, folder / f"{name}-{ranks.rank}.pt")
+    ranks.leave()
+
+
 def recorded(folder: Path, *names: str) -> None:
     """Trains every model with steps that are recorded on all ranks, on none, and on the last one alone."""
     ranks = gw.dist.Ranks.join()
@@ -445,9 +474,9 @@ def uneven(folder: Path, where: str, *names: str) -> None:
     ranks.leave()
 
 
-def uneven_trainer(name: str, ds: gw.Dataset, ranks: gw.dist.Ranks | None) -> gw.Trainer:
+def uneven_trainer(name: str, ds: gw.Dataset, ranks: gw.dist.Ranks | None, **options: Any) -> gw.Trainer:
     model = model_of(name, dataset(), **({"num_layers": 3} if name != "user" else {}))
-    return gw.Trainer(model, ds, ranks=ranks, restore_best=False, lr=0.02, seed=3)
+    return gw.Trainer(model, ds, ranks=ranks, restore_best=False, lr=0.02, seed=3, **options)
 
 
 def part_model(name: str, ds: gw.Dataset) -> nn.Module:
@@ -547,6 +576,7 @@ def tell(folder: Path) -> None:
 CASES: dict[str, Callable[..., None]] = {
     "train": train,
     "full": full,
+    "far": far,
     "recorded": recorded,
     "evaluated": evaluated,
     "memory": memory,
