@@ -22,6 +22,9 @@ from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.half_rows import HALF
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.sparse import spmm
+from graphweft.runtime.target import Launch
+
+Steps = tuple[tuple[Launch, KernelCall], ...]
 
 _ROLES = frozenset(
     {"graph", "x", "src_scale", "row_scale", "bias", "addend", "mask", "post_scale", "rows_of"}
@@ -75,6 +78,38 @@ def suits(call: KernelCall) -> bool:
     plain = call.kernel == "spmm" and len(call.writes) == 1 and {slot.role for slot in call.reads} <= _ROLES
     kept = call.dtype == torch.float32 and HALF not in call.attrs and call.get("rows") != "bf16"
     return plain and kept and not call.over and call.place == "host"
+
+
+def replaced(steps: Steps, at: int, run: Callable[[KernelCall, Slots, Late], None], late: Late) -> Steps:
+    """The calls, one of which is made in two parts."""
+    call = steps[at][1]
+    return (*steps[:at], (lambda env: run(call, env, late), call), *steps[at + 1 :])
+
+
+def scaled_in_time(steps: Steps, late: Late) -> Steps:
+    """The calls, of which the first multiplies rows, the last of which are late; the sum that reads them waits.
+
+    The rows are given up: the products take their place.
+    """
+    call, near = steps[0][1], late.cut.near
+    out = call.writes[0].at
+    at = next((i for i, (_, later) in enumerate(steps) if later.reading("x") == out), 0)
+    if not at or not suits(steps[at][1]):
+        late.between(torch.empty(0))
+        return steps
+    factors: list[Tensor] = []
+
+    def scale(env: Slots) -> None:
+        rows = env[call.operand("x")]
+        factors.append(env[call.operand("row_scale")].unsqueeze(1))
+        rows[:near].mul_(factors[0][:near])
+        env[out] = rows
+
+    def scale_others(rows: Tensor) -> None:
+        late.between(rows)
+        rows[near:].mul_(factors[0][near:])
+
+    return ((scale, call), *replaced(steps, at, sum_sources, Late(late.cut, scale_others))[1:])
 
 
 def sum_sources(call: KernelCall, env: Slots, late: Late) -> None:
@@ -131,4 +166,4 @@ def _operands(call: KernelCall, env: Slots) -> tuple[Adjacency, Tensor, Tensor |
     return adj, env[call.operand("x")], None if scale is None else env[scale], stages
 
 
-__all__ = ["InTwo", "Late", "cut_rows", "send_first", "suits", "sum_sources"]
+__all__ = ["InTwo", "Late", "Steps", "cut_rows", "replaced", "scaled_in_time", "send_first", "suits", "sum_sources"]

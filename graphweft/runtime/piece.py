@@ -18,11 +18,8 @@ from graphweft.runtime.compile import Arguments, CompiledFunction
 from graphweft.runtime.cpu.products import epilogue_of
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.kernel_call import KernelCall, Slots
-from graphweft.runtime.late_rows import Late, send_first, suits, sum_sources
+from graphweft.runtime.late_rows import Late, Steps, replaced, scaled_in_time, send_first, suits, sum_sources
 from graphweft.runtime.plan import Plan, run_steps
-from graphweft.runtime.target import Launch
-
-Steps = tuple[tuple[Launch, KernelCall], ...]
 
 _LATE = frozenset({"x", "mask", "post_scale"})  # what a first call may read: stages that follow every addend
 
@@ -75,7 +72,7 @@ class Piece:
             env[plan.place(name)] = tensor
         read = plan.read_backward(tensors)
         del tensor, tensors
-        run_steps(steps[plan.scale_over(env) if owned else 0 : last], env)
+        run_steps(steps[plan.scale_over(env) if owned and late is None else 0 : last], env)
         with POOL.handing(into) if into is not None else nullcontext():
             run_steps(steps[last : last + 1], env)
         run_steps(steps[last + 1 :], env)
@@ -93,10 +90,12 @@ class Piece:
         if late is None:
             return steps
         slot = self.plan.place("x")
+        if self.plan.scales and steps[0][1].reading("x") == slot:
+            return scaled_in_time(steps, late)
         readers = (i for i, (_, call) in enumerate(steps) if any(read.at == slot for read in call.reads))
         at = next((i for i in readers if steps[i][1].kernel != "own_rows"), len(steps))
         if at < len(steps) and suits(steps[at][1]) and steps[at][1].reading("x") == slot:
-            return _replaced(steps, at, sum_sources, late)
+            return replaced(steps, at, sum_sources, late)
         late.between(self._tensors[0])
         return steps
 
@@ -111,7 +110,7 @@ class Piece:
         if late is not None:
             slot = dict(zip(self.plan.tensors, self.plan.gradients, strict=True))["x"]
             at = next((i for i, (_, call) in enumerate(steps) if call.writes[0].at == slot and suits(call)), None)
-            steps = steps if at is None else _replaced(steps, at, send_first, late)
+            steps = steps if at is None else replaced(steps, at, send_first, late)
         if self._opens:
             call = steps[0][1]
             env[call.writes[0].at] = make(epilogue_of(call, call.value.tensor.dims[0])(env))
@@ -123,12 +122,6 @@ class Piece:
         run_steps(steps, env)
         made = (None if slot is None else env[slot] for slot in self.plan.gradients)
         return dict(zip(self.plan.tensors, made, strict=True))
-
-
-def _replaced(steps: Steps, at: int, run: Callable[[KernelCall, Slots, Late], None], late: Late) -> Steps:
-    """The calls, one of which is made in two parts."""
-    call = steps[at][1]
-    return (*steps[:at], (lambda env: run(call, env, late), call), *steps[at + 1 :])
 
 
 def _opens(calls: tuple[KernelCall, ...], seed: int) -> bool:

@@ -317,30 +317,26 @@ def full(folder: Path, *names: str) -> None:
     ranks.leave()
 
 
+def logged(events: list[str], name: str, act: Any) -> Any:
+    """``act``, whose calls are written down."""
+    return lambda *given, **more: (events.append(name), act(*given, **more))[1]
+
+
 def far(folder: Path, *names: str) -> None:
-    """Trains every model as on several hosts, no row of which is computed before others come; sums and messages."""
-    ranks = gw.dist.Ranks.join()
-    ranks._near = None
-    local_part._WORTH = 0
-    begin, add_up, summed = ranks.begin_exchange, ranks.begin_add_up, late_rows.spmm
-    events: list[str] = []
+    """Trains every model as on several hosts, no row of which is computed before others come; a step's events."""
+    ranks, events = gw.dist.Ranks.join(), list[str]()
+    ranks._near, local_part._WORTH = None, 0
 
-    def logged(name: str, act: Any) -> Any:
-        return lambda *given, **more: (events.append(name), act(*given, **more))[1]
-
-    ranks.begin_exchange = lambda *given, **more: logged("end", logged("begin", begin)(*given, **more))
-    ranks.begin_add_up = logged("add", add_up)
-    late_rows.spmm = logged("part", summed)
+    begin, late_rows.spmm = logged(events, "begin", ranks.begin_exchange), logged(events, "part", late_rows.spmm)
+    ranks.begin_exchange = lambda *given, **more: logged(events, "end", begin(*given, **more))
+    ranks.begin_add_up = logged(events, "add", ranks.begin_add_up)
     for name in names:
         trainer = uneven_trainer(name, dataset(), ranks, mode="full")
-        trainer._batch.step()
+        trainer.fit(4)
+        state = state_of(trainer) | {"bytes": trainer.exchanged()["bytes_sent_per_epoch"], "events": events}
         events.clear()
         trainer._batch.step()
-        seen = list(events)
-        trainer = uneven_trainer(name, dataset(), ranks, mode="full")
-        trainer.fit(4)
-        told = {"events": seen, "bytes": trainer.exchanged()["bytes_sent_per_epoch"]}
-        torch.save(state_of(trainer) | told, folder / f"{name}-{ranks.rank}.pt")
+        torch.save(state, folder / f"{name}-{ranks.rank}.pt")
     ranks.leave()
 
 
@@ -502,13 +498,10 @@ def order(folder: Path) -> None:
     ranks = gw.dist.Ranks.join()
     ranks._near = None  # as on several hosts
     trainer, events = full_trainer("GCN", ranks), list[str]()
-    part, begin = trainer._batch._last, ranks.begin_exchange
-    layer, sum_up = trainer._batch._layer, ranks.begin_add_up
-
-    def begun(sent: Any, received: Any, kept: bool = False) -> Any:
-        finish = begin(sent, received, kept)
-        events.append("begin")
-        return lambda: (events.append("end"), finish())[1]
+    part, layer = trainer._batch._last, trainer._batch._layer
+    begin, add_up = (logged(events, *act) for act in (("begin", ranks.begin_exchange), ("sum", ranks.begin_add_up)))
+    ranks.begin_exchange = lambda *given, **more: logged(events, "end", begin(*given, **more))
+    ranks.begin_add_up = lambda *given: logged(events, "summed", add_up(*given))
 
     def computed(index: int, block: Any, rows: Tensor) -> Tensor:
         name = "inner" if block is part.inner else "outer" if block is part.outer else "all"
@@ -518,17 +511,10 @@ def order(folder: Path) -> None:
             out.register_hook(lambda _: events.append(f"d{name}"))
         return out
 
-    def summed(tensor: Tensor, *sizes: Any) -> Any:
-        finish = sum_up(tensor)
-        events.append("sum")
-        return lambda: (events.append("summed"), finish())[1]
-
-    trainer._batch._layer, ranks.begin_exchange, ranks.begin_add_up = computed, begun, summed
+    trainer._batch._layer = computed
     trainer._batch.step()
-    torch.save(
-        {"events": events, "edges": [part.inner.num_edges, part.outer.num_edges]}, folder / f"order-{ranks.rank}.pt"
-    )
-    ranks.begin_exchange, ranks.begin_add_up = begin, sum_up
+    told = {"events": list(events), "edges": [part.inner.num_edges, part.outer.num_edges]}
+    torch.save(told, folder / f"order-{ranks.rank}.pt")
     ranks.leave()
 
 
