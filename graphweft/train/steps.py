@@ -179,7 +179,7 @@ def _fitted(
         raise ConfigError(f"memory cannot be combined with {_named(drawn.schedule)}")
     if budget is not None and isinstance(batch, FullBatch):
         batch.fit_into(budget)
-    elif budget is not None and isinstance(batch, Grouped):
+    elif budget is not None and isinstance(batch, Grouped | GroupedLinks):
         fit_groups(batch, budget)
     elif budget is not None and isinstance(batch, DiskBatches):
         fit_rows(batch, budget)
