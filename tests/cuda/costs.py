@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -17,7 +17,6 @@ import pytest
 import torch
 import triton
 from cuda import ahead, emulated
-from cuda.graphs import summed_by
 from torch import Tensor
 from zoo import power_law_edges
 
@@ -69,31 +68,21 @@ def runs(width: int = WIDTH) -> dict[str, tuple[Callable[[], object], int]]:
         torch.unique(arg.long() * width // 8 + torch.arange(width) // 8 + NODES * 100 * torch.arange(NODES)[:, None])
     )
     once = edges.by_source(graph).num_edges
-
-    def summed(kernel: str, *given: Any) -> Callable[[], object]:
-        def run() -> None:
-            with summed_by(kernel):
-                edges.sum_edges(*given)
-
-        return run
-
-    order = numbers(NODES) + 2 * numbers(NODES, 8) - numbers(NODES + 1, 8)
     return {
-        **{
-            name: (summed(kernel, *given), least + more)
-            for kind, kernel, more in (("sum", "sum_edges", 0), ("sum of short rows", "sum_short_rows", order))
-            for name, given, least in (
-                (kind, (graph, x), EDGES * row + structure),
-                (f"{kind}, weights in order", (ordered, x, weight), EDGES * row + structure + numbers(EDGES)),
-                (f"{kind}, weights by number", (graph, x, weight), EDGES * row + structure + numbers(EDGES) + EDGES),
-                (f"{kind}, factors", (graph, x, None, scale), EDGES * row + structure + EDGES),
-                (
-                    f"{kind}, all stages",
-                    (ordered, x, weight, scale, 0.5, stages, True),
-                    EDGES * row + structure + numbers(EDGES) + EDGES + 3 * rows + NODES * row + 3 * NODES,
-                ),
-            )
-        },
+        "sum": (lambda: edges.sum_edges(graph, x), EDGES * row + structure),
+        "sum, weights in order": (
+            lambda: edges.sum_edges(ordered, x, weight),
+            EDGES * row + structure + numbers(EDGES),
+        ),
+        "sum, weights by number": (
+            lambda: edges.sum_edges(graph, x, weight),
+            EDGES * row + structure + numbers(EDGES) + EDGES,
+        ),
+        "sum, factors": (lambda: edges.sum_edges(graph, x, None, scale), EDGES * row + structure + EDGES),
+        "sum, all stages": (
+            lambda: edges.sum_edges(ordered, x, weight, scale, 0.5, stages, True),
+            EDGES * row + structure + numbers(EDGES) + EDGES + 3 * rows + NODES * row + 3 * NODES,
+        ),
         "largest": (lambda: edges.extremum(graph, x, False, True), EDGES * row + structure),
         "gradient of the largest": (
             lambda: edges.extremum_gradient(graph, arg, x),

@@ -7,18 +7,16 @@ against float64: SciPy and NumPy, or the interpreter of the IR. The largest erro
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-import pytest
 import torch
 from codegen.regions import REGIONS, attends
 from codegen.test_edges import arguments, fields_of, function_of, gradients
@@ -67,14 +65,6 @@ def random_graph(seed: int) -> gw.Graph:
     return gw.Graph(src, dst, num_nodes=nodes)
 
 
-@contextlib.contextmanager
-def summed_by(kernel: str) -> Iterator[None]:
-    """Sums over edges are taken by ``kernel``, whatever the degrees."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(edges, "SHORT", -1 if kernel == "sum_edges" else 1 << 40)
-        yield
-
-
 def of_kernels(graph: gw.Graph, seed: int) -> dict[str, float]:
     """The errors of kernels that are written once."""
     n, m, width = graph.num_dst, graph.num_edges, WIDTHS[seed % len(WIDTHS)]
@@ -95,12 +85,9 @@ def of_kernels(graph: gw.Graph, seed: int) -> dict[str, float]:
         total += own * scaled
     plain = torch.zeros_like(total).index_add_(0, dst, x[src].double())
     finish = Epilogue(**stages, relu=True).reference
-    made = {}
-    for name in ("sum_edges", "sum_short_rows"):
-        with summed_by(name):
-            made[name] = error(edges.sum_edges(graph, x, weight, scale, own, stages, True), finish(total))
-            made[f"{name}, no weights"] = error(edges.sum_edges(graph, x), plain)
-    made |= {
+    made = {
+        "sum_edges": error(edges.sum_edges(graph, x, weight, scale, own, stages, True), finish(total)),
+        "sum_edges, no weights": error(edges.sum_edges(graph, x), plain),
         "finish_rows": error(edges.finish_rows(total.float(), None, stages, True), finish(total.float().double())),
     }
     best, arg = edges.extremum(graph, x, bool(seed % 2), True)

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 import triton.runtime.interpreter as interpreter
-from cuda.graphs import summed_by
 from cuda.halves import HALVES, attended, dense_of, drawn, near
 from torch import Tensor
 from zoo import random_edges
@@ -47,15 +46,15 @@ def hub_graph() -> gw.Graph:
 
 
 @contextlib.contextmanager
-def cut(graph: gw.Graph, most: int = MOST, counted: bool = True) -> Iterator[None]:
-    """Inside, rows are cut; in the interpreter no program may read more edges, unless it takes several rows."""
+def cut(graph: gw.Graph, most: int = MOST) -> Iterator[None]:
+    """Inside, rows are cut; in the interpreter no program may read more edges."""
     longest: dict[tuple[int, ...], set[int]] = defaultdict(set)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hubs, "HUB", most)
-        if counted and find_triton().knobs.runtime.interpret:
+        if find_triton().knobs.runtime.interpret:
             _count(patch, longest, [graph.csc, graph.reverse().csc, edges.by_source(graph)])
         yield
-    if counted and find_triton().knobs.runtime.interpret:
+    if find_triton().knobs.runtime.interpret:
         assert max(map(len, longest.values())) == most
 
 
@@ -83,14 +82,8 @@ def _count(patch: pytest.MonkeyPatch, seen: dict[tuple[int, ...], set[int]], str
 
 def hubs_are_summed_by_pieces() -> None:
     """Weights by number, an epilogue, own rows, widths of one tile and of two, 16 bits."""
-    for kernel in ("sum_edges", "sum_short_rows"):
-        with summed_by(kernel):
-            _hubs_are_summed(kernel)
-
-
-def _hubs_are_summed(kernel: str) -> None:
     graph, n = hub_graph(), NODES
-    with cut(graph, counted=kernel == "sum_edges"):
+    with cut(graph):
         degrees, found = graph.in_degrees(), hubs.hubs_of(graph)
         assert found is not None and found.size == int(((degrees + 3) // 4)[degrees > 4].sum()) > 6
         assert int(degrees.min()) == 0 and bool(((degrees > 0) & (degrees <= MOST)).any())

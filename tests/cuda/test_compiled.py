@@ -31,19 +31,11 @@ def _sums(width: int, stages: int, part: int = 0) -> tuple[Any, ...]:
     return kernels.sum_edges, fixed
 
 
-def _short(width: int, stages: int, part: int = 0) -> tuple[Any, ...]:
-    columns = min(128, walks.padded(width))
-    fixed = {name: value for name, value in _sums(width, stages, part)[1].items() if name not in ("BE", "BS")}
-    return kernels.sum_short_rows, fixed | {"HAS_ORDER": part == 2, "BR": max(1, 512 // columns)}
-
-
 ROWS_OF_64 = {"F": 64, "BE": 2, "BF": 64}
 NUMBERS_OF_EDGES = {"H": 4, "HAS_IDS": True, "BE": 32, "BH": 4}
 CASES_OF_KERNELS: dict[str, tuple[Any, ...]] = {
     **{f"sums, {width} wide": _sums(width, 0) for width in (64, 128, 256)},
     "sums, all stages": _sums(64, 63),
-    **{f"sums of short rows, {width} wide": _short(width, 0) for width in (8, 64, 256)},
-    "sums of short rows, all stages": _short(64, 63, 2),
     "sums, pieces of hubs": _sums(64, 63, 1),
     "sums, joined": _sums(64, 63, 2),
     "stages of rows": (kernels.finish_rows, {"F": 64, "HAS_IDS": True, "STAGES": 63, "BR": 4, "BF": 64}),
@@ -59,16 +51,7 @@ CASES_OF_KERNELS: dict[str, tuple[Any, ...]] = {
     },
     "dropout": (kernels.drop_elements, {"FACTOR": 2.0, "F": 64, "HAS_IDS": False, "THRESHOLD": 9, "BLOCK": 1024}),
 }
-IDS = {
-    "offsets": LONG,
-    "pieces": SHORT,
-    "owners": SHORT,
-    "order": SHORT,
-    "columns": SHORT,
-    "ids": SHORT,
-    "arg": SHORT,
-    "args": SHORT,
-}
+IDS = {"offsets": LONG, "pieces": SHORT, "owners": SHORT, "columns": SHORT, "ids": SHORT, "arg": SHORT, "args": SHORT}
 NUMBERS = {"short": "i64", "rows": "i64", "count": "i64", "share": "i64"}
 WORDS = {name: "i64" for name in ("seed_low", "seed_high", "stream_low", "stream_high")}
 

@@ -18,13 +18,12 @@ from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.graph.placed import host_of
 from graphweft.runtime.cuda import kernels
-from graphweft.runtime.cuda.hubs import JOINED, PIECES, ROWS, SECOND, hubs_in, hubs_of, rows_by_degree, run_by_pieces
+from graphweft.runtime.cuda.hubs import JOINED, PIECES, ROWS, SECOND, hubs_in, hubs_of, run_by_pieces
 from graphweft.runtime.cuda.jit import Kernel, warps_for
 
 _TILE = 512  # elements of a block of rows
 _WIDEST = 128  # columns of a tile
 _WARP_READS = 128  # numbers that a warp reads at once, 16 bytes a thread
-SHORT = 24  # edges of a row on average up to which a program takes several rows
 _BLOCK = 1024
 STAGES = {"row_scale": 1, "bias": 2, "addend": 4, "relu": 8, "mask": 16, "post_scale": 32}
 _READ = ("row_scale", "bias", "addend", "mask", "post_scale")
@@ -97,21 +96,8 @@ def sum_edges(
         "STAGES": bits,
     }
     given_rows = (*read, *factors, *operands, short)
-    hubs, warps = hubs_of(graph, weight is not None), warps_for(edges * columns)
-    if csc.num_edges > SHORT * rows:
-        run_by_pieces(kernels.sum_edges, csc, hubs, tiles, given_rows, (y,), warps=warps, **fixed)
-        return y
-    parts = y if hubs is None else hubs.parts(y)
-    pieces, order = csc.indices if hubs is None else hubs.pieces, rows_by_degree(graph, weight is not None)
-    if hubs is not None:
-        arrays = (hubs.offsets, *given_rows, parts, pieces, hubs.rows, parts)
-        kernels.sum_edges((hubs.size, tiles), *arrays, PART=PIECES, warps=warps, **fixed)
-    at_once = max(1, _TILE // 2 // columns)
-    offsets, listed = (csc.indptr, csc.indices) if order is None else (order.offsets, order.rows)
-    arrays = (offsets, *given_rows, y, pieces, parts, listed, rows)
-    fixed = {name: fixed[name] for name in fixed if name not in ("BE", "BS")}
-    part = {"PART": ROWS if hubs is None else JOINED, "HAS_ORDER": order is not None, "BR": at_once}
-    kernels.sum_short_rows((-(-rows // at_once), tiles), *arrays, **part, **fixed)
+    hubs = hubs_of(graph, weight is not None)
+    run_by_pieces(kernels.sum_edges, csc, hubs, tiles, given_rows, (y,), warps=warps_for(edges * columns), **fixed)
     return y
 
 

@@ -23,7 +23,6 @@ from graphweft.graph.placed import host_of
 from graphweft.runtime.cuda.jit import Kernel
 
 HUB = 512  # edges that one program takes; rows of more are cut into pieces of so many
-_ALIKE = 16  # edges up to which rows wait for each other
 ROWS, PIECES, JOINED, SECOND = range(4)  # PART: rows as they are; pieces; rows joined from pieces; pieces again
 
 
@@ -63,40 +62,6 @@ def hubs_of(graph: Graph, labelled: bool = True) -> Hubs | None:
 def hubs_in(csc: Adjacency, device: torch.device) -> Hubs | None:
     """The hubs among the rows of a structure in host memory, on ``device``."""
     return derived(csc, _cut, device, HUB) if csc.num_edges > HUB else None
-
-
-class Order(NamedTuple):
-    """Rows of most edges first.
-
-    Attributes:
-        rows: int32 (rows,).
-        offsets: int64 (2 * rows,): where the edges of each begin, then where they end.
-    """
-
-    rows: Tensor
-    offsets: Tensor
-
-
-def rows_by_degree(graph: Graph, labelled: bool = True) -> Order | None:
-    """The rows of a graph that stays; None where all have about as many edges, and of batches.
-
-    Hubs, which have no edges of their own, come by their pieces. ``labelled``: of the form with edge ids.
-    """
-    host = host_of(graph)
-    csc = host.csc if labelled else host.csc_structure
-    if host.is_drawn or isinstance(csc, FarAdjacency):
-        return None
-    return derived(csc, _by_degree, graph.device, HUB)
-
-
-def _by_degree(csc: Adjacency, device: torch.device, most: int) -> Order | None:
-    counts = csc.degrees()
-    counts = torch.where(counts > most, -(-counts // most), counts)
-    if not counts.numel() or int(counts.max()) <= _ALIKE:
-        return None
-    order = torch.argsort(counts, descending=True, stable=True)
-    offsets = torch.cat([csc.indptr[:-1][order], csc.indptr[1:][order]])
-    return Order(order.int().to(device), offsets.to(device))
 
 
 def run_by_pieces(
@@ -146,7 +111,4 @@ def _cut(csc: Adjacency, device: torch.device, most: int) -> Hubs | None:
     return Hubs(pieces.int().to(device), rows.int().to(device), offsets.reshape(-1).to(device), size)
 
 
-__all__ = [
-    "HUB", "JOINED", "PIECES", "ROWS", "SECOND", "Hubs", "Order", "hubs_in", "hubs_of", "rows_by_degree",
-    "run_by_pieces",
-]  # fmt: skip
+__all__ = ["HUB", "JOINED", "PIECES", "ROWS", "SECOND", "Hubs", "hubs_in", "hubs_of", "run_by_pieces"]

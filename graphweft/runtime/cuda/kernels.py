@@ -127,59 +127,6 @@ def sum_edges(
 
 
 @kernel
-def sum_short_rows(
-    offsets, columns, ids, x, own, weight, scale, row_scale, bias, addend, mask, post_scale, short, y, pieces, parts,
-    order, rows, F: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_IDS: tl.constexpr, HAS_SCALE: tl.constexpr,
-    HAS_ORDER: tl.constexpr, OWN: tl.constexpr, STAGES: tl.constexpr, PART: tl.constexpr, BR: tl.constexpr,
-    BF: tl.constexpr
-):  # fmt: skip
-    """As :func:`sum_edges`, for graphs of few edges a row: a program takes several rows, two edges of each at a time.
-
-    ``order``: rows of about as many edges next to each other, so that none of a program waits for the others;
-    ``offsets`` are in that order then, ends after all beginnings.
-    """
-    ACC: tl.constexpr = tl.float64 if y.dtype.element_ty == tl.float64 else tl.float32
-    at = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
-    inside = at < rows
-    row = tl.load(order + at, mask=inside, other=0).to(tl.int64) if HAS_ORDER else tl.minimum(at, rows - 1)
-    f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
-    here = inside[:, None] & (f < F)
-    begin = tl.load(offsets + at, mask=inside, other=0)
-    end = tl.load(offsets + at + (rows if HAS_ORDER else 1), mask=inside, other=0)
-    total = tl.zeros([BR, BF], ACC)
-    if PART == 2:
-        piece = tl.load(pieces + row, mask=inside, other=0)
-        last = tl.load(pieces + row + 1, mask=inside, other=0)
-        end = tl.where(last > piece, begin, end)
-        for k in range(0, tl.max(last - piece, axis=0)):
-            p = (piece + k).to(tl.int64)
-            total += tl.load(parts + p[:, None] * F + f, mask=(p < last)[:, None] & here, other=0.0)
-    for k in range(0, tl.max(end - begin, axis=0), 2):
-        p = (begin + k)[:, None] + tl.arange(0, 2)[None, :]
-        some = p < end[:, None]
-        col = tl.load(columns + p, mask=some, other=0).to(tl.int64)
-        first, second = tl.split(col)
-        t = tl.load(x + first[:, None] * F + f, mask=(begin + k < end)[:, None] & here, other=0.0).to(ACC)
-        u = tl.load(x + second[:, None] * F + f, mask=(begin + k + 1 < end)[:, None] & here, other=0.0).to(ACC)
-        if HAS_WEIGHT:
-            one, other = tl.split(tl.load(weight + edge_numbers(ids, p, some, HAS_IDS), mask=some, other=0.0))
-            t, u = t * one[:, None], u * other[:, None]
-        if HAS_SCALE:
-            one, other = tl.split(tl.load(scale + col, mask=some, other=0.0))
-            t, u = t * one[:, None], u * other[:, None]
-        total += t
-        total += u
-    row = row[:, None]
-    if OWN != 0.0:
-        mine = tl.load(own + row * F + f, mask=here, other=0.0).to(ACC) * OWN
-        if HAS_SCALE:
-            mine = mine * tl.load(scale + row)
-        total += mine
-    total = finished(total, row, f, here, row_scale, bias, addend, mask, post_scale, short, F, STAGES)
-    tl.store(y + row * F + f, total, mask=here)
-
-
-@kernel
 def finish_rows(
     x, ids, row_scale, bias, addend, mask, post_scale, y, short, rows,
     F: tl.constexpr, HAS_IDS: tl.constexpr, STAGES: tl.constexpr, BR: tl.constexpr, BF: tl.constexpr
