@@ -12,7 +12,7 @@ import json as json_format
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -274,7 +274,7 @@ def _steps(place: torch.device) -> dict[str, Work]:
         ("steps of SGD", "sgd", (0.9, 0.0, 0.01, 0.0, 0.0)),
     ):
         exact = [nn.Parameter(t.double()) for t in begin]
-        given = {"lr": _RATE, "weight_decay": 0.01}
+        given: dict[str, Any] = {"lr": _RATE, "weight_decay": 0.01}
         other = torch.optim.AdamW(exact, **given) if kind == "adam" else torch.optim.SGD(exact, momentum=0.9, **given)
         for param, slope in zip(exact, slopes, strict=True):
             param.grad = slope.double()

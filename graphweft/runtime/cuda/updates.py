@@ -93,7 +93,12 @@ class Updates:
         through += [self._counted[param].counts for param, _ in steps]
         words, programs, is_aligned = self._table(rows, knobs, rates)
         if later is not None:
-            later.append(lambda: (self._count(steps), words, through))  # which live as long as what is recorded
+
+            def agree() -> object:
+                self._count(steps)
+                return words, through  # which live as long as what is recorded
+
+            later.append(agree)
         fixed = {"ALIGNED": is_aligned, "HAS_SCALE": scale is not None, "BLOCK": _BLOCK}
         given = words if scale is None else scale
         self._kernel((programs,), words, given, warps=_WARPS, through=through, **fixed)

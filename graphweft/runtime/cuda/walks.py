@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,7 +89,7 @@ class Walk:
         given = [t.to(self._real).contiguous() for t in tensors]
         ids = csc.indices if csc.edge_ids is None else csc.edge_ids
         arrays = (csc.indptr, csc.indices, ids, *given, *made)
-        fixed = {"HAS_IDS": csc.edge_ids is not None, "BE": self.edges}
+        fixed: dict[str, Any] = {"HAS_IDS": csc.edge_ids is not None, "BE": self.edges}
         compiled = generated(self.kernel.text, "walk", _FUNCTIONS)
         launch(compiled, (programs,), *arrays, rows, share, warps=self.warps, fusion=not self.kernel.sums, **fixed)
         return [t.sum(0) if k in self.kernel.totals else t for k, t in enumerate(made)]
