@@ -15,14 +15,16 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import pytest
 import torch
 from cuda import emulated, graphs, sampling
+from triton.runtime.jit import JITFunction
 from zoo import CASES
 
 import graphweft as gw
 from graphweft.runtime import sparse
-from graphweft.runtime.cuda import attention_kernels, edges, jit, kernels, sampling_kernels
-from graphweft.runtime.cuda.jit import Kernel
+from graphweft.runtime.cuda import attention_kernels, edges, hubs, jit, kernels, sampling_kernels
+from graphweft.runtime.cuda.jit import Kernel, find_triton
 
 ZOO = {case.name: case for case in CASES}
 Grid = tuple[int, ...]
@@ -36,6 +38,7 @@ class Mutant(NamedTuple):
         old, new: Of its text; the first place, or a pattern for compiled text.
         graph, width: The run that is to find it.
         compiled: Whether the compiled text has it; "grid": the launch.
+        most: Edges from which a row is cut.
     """
 
     kernel: str
@@ -44,6 +47,7 @@ class Mutant(NamedTuple):
     graph: str = "random"
     width: int = 5
     compiled: str = ""
+    most: int = hubs.HUB
 
 
 SUM, BEST, SOFT = "sum_edges", "extremum_of_edges", "softmax_of_edges"
@@ -51,7 +55,7 @@ MUTANTS = {
     "mask of edges dropped": Mutant(SUM, "mask=some[:, None] & here[None, :]", "mask=here[None, :]"),
     "mask of columns dropped": Mutant(SUM, "tl.load(columns + p, mask=some, other=0)", "tl.load(columns + p)"),
     "stride of the tile": Mutant(SUM, "col[:, None] * F", "col[:, None] * BF"),
-    "last edge left out": Mutant(SUM, "offsets + row * STEP + 1)", "offsets + row * STEP + 1) - 1"),
+    "last edge left out": Mutant(SUM, "offsets + at * STEP + 1)", "offsets + at * STEP + 1) - 1"),
     "mask of the store dropped": Mutant(SUM, "total, mask=here)", "total)"),
     "two rows to one place": Mutant(SUM, "y + row * F", "y + row // 2 * F"),
     "own row instead of the sum": Mutant(SUM, "total += mine", "total = mine"),
@@ -62,14 +66,22 @@ MUTANTS = {
     "last of equal sources": Mutant(BEST, "else t <= best", "else t < best", "star"),
     "block not added up": Mutant(SUM, "block += t", "block = t", "star"),
     "rows of all sources": Mutant("extremum_gradient", "== own", ">= own"),
-    "sum not rescaled": Mutant(SOFT, "total * shrink", "total", "star"),
-    "zeros among the scores": Mutant(SOFT, 'other=float("-inf")', "other=0.0"),
+    "sum not rescaled": Mutant(SOFT, "total * shrink + tl.sum(tl.exp", "total + tl.sum(tl.exp", "star"),
+    "zeros among the scores": Mutant(SOFT, 'other=float("-inf")).to', "other=0.0).to"),
     "neighbour's edges overwritten": Mutant(SOFT, "t, mask=here)", "t)"),
     "row's sum left out": Mutant("softmax_gradient", " - total[None, :]", ""),
     "draws of another element": Mutant("drop_elements", "(at % 32) // 4", "(at % 16) // 4", width=64),
     "attention not rescaled": Mutant("attend", "block * shrink[:, None]", "block", "star"),
     "attention's share left out": Mutant("attend_gradient_of_sources", "(dot - share)", "dot"),
     "slope of the leaky unit": Mutant("attend_gradient_of_targets", "> 0, 1.0, SLOPE)", "> 0, SLOPE, 1.0)"),
+    "a piece left out": Mutant(SUM, "p < last", "p < last - 1", "star", most=4),
+    "pieces of the next row": Mutant(BEST, "pieces + row + 1)", "pieces + row + 2)", "star", most=4),
+    "edges of a hub twice": Mutant(SUM, "last > piece, begin, end", "last > piece, end, end", "star", most=4),
+    "last of equal pieces": Mutant(BEST, "(at - piece)", "(last - at)", "star", most=4),
+    "pieces not rescaled": Mutant(SOFT, "part * tl.exp(t - base[None, :])", "part", "star", most=4),
+    "attention's pieces not rescaled": Mutant("attend", "s = tl.load(part_tops", "s = 0 * tl.load(part_tops", "star",
+                                              most=4),
+    "another piece's sums": Mutant("attend_gradient_of_targets", "made + unit * H", "made + row * H", "star", most=4),
     "draws of another hop": Mutant("draw_few", "i // 4, hop)", "i // 4, hop + 1)"),
     "draws beside the bound": Mutant("draw_few", "else last + 1", "else last"),
     "drawn twice": Mutant("draw_few", "tl.where(taken, last, now)", "now"),
@@ -96,6 +108,12 @@ MUTANTS = {
 
 def errors(mutant: Mutant) -> float:
     """The largest error of the run that is to find it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hubs, "HUB", mutant.most)
+        return _errors(mutant)
+
+
+def _errors(mutant: Mutant) -> float:
     graph = ZOO[mutant.graph].graph()
     if mutant.kernel.startswith("attend"):
         return graphs.of_region(graph, "attention, add")
@@ -112,15 +130,23 @@ def errors(mutant: Mutant) -> float:
 
 
 def changed(kernel: Kernel, mutant: Mutant) -> Any:
-    """The kernel from its text with the mistake."""
-    text = re.sub(r"^@kernel\n", "", inspect.getsource(kernel.function))
-    assert mutant.old in text, mutant
-    text = text.replace(mutant.old, mutant.new, 1)
+    """The kernel from its text with the mistake, which may lie in a function that it calls."""
+    names = dict(kernel.function.__globals__)
+    text = inspect.getsource(kernel.function)
+    if mutant.old not in text:
+        called = {name: item.fn for name, item in names.items() if isinstance(item, JITFunction) and f"{name}(" in text}
+        name = next(name for name, function in called.items() if mutant.old in inspect.getsource(function))
+        names[name] = find_triton().jit(_defined(inspect.getsource(called[name]), mutant, name, names))
+    return kernel.of(_defined(text, mutant, mutant.kernel, names))
+
+
+def _defined(text: str, mutant: Mutant, name: str, names: dict[str, Any]) -> Any:
+    """A function of a text with the mistake, among ``names``."""
+    text = re.sub(r"^@\w+\n", "", text).replace(mutant.old, mutant.new, 1)
     place = f"<mutant {hash(text):x}>"
     linecache.cache[place] = (len(text), None, text.splitlines(True), place)
-    names = dict(kernel.function.__globals__)
     exec(compile(text, place, "exec"), names)
-    return kernel.of(names[mutant.kernel])
+    return names[name]
 
 
 def verdict(mutant: Mutant) -> str:
@@ -162,7 +188,9 @@ def verdict(mutant: Mutant) -> str:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     gw.passes.pipeline.WORTH_A_KERNEL = 0
-    for mutant in {(m.graph, m.width, m.kernel in vars(sampling_kernels)): m for m in MUTANTS.values()}.values():
+    for mutant in {
+        (m.graph, m.width, m.most, m.kernel in vars(sampling_kernels)): m for m in MUTANTS.values()
+    }.values():
         with emulated.watching():
             assert errors(mutant) <= graphs.CLOSE, mutant
     for name, mutant in MUTANTS.items():

@@ -23,26 +23,35 @@ FLOAT, SHORT, LONG = "*fp32", "*i32", "*i64"
 MOST_REGISTERS = 64
 
 
-def _sums(width: int, stages: int, hub: int = 0) -> tuple[Any, ...]:
+def _sums(width: int, stages: int, part: int = 0) -> tuple[Any, ...]:
     columns = min(128, walks.padded(width))
     fixed = {"HAS_WEIGHT": stages > 0, "HAS_IDS": False, "HAS_SCALE": stages > 0, "OWN": 0.5 * (stages > 0)}
     fixed |= {"F": width, "STAGES": stages, "BE": edges.edges_at_once(columns, 4), "BF": columns}
-    fixed |= {"BS": min(fixed["BE"], max(1, 128 // columns)), "STEP": 1, "HUB": hub}
+    fixed |= {"BS": min(fixed["BE"], max(1, 128 // columns)), "PART": part}
     return kernels.sum_edges, fixed
 
 
+ROWS_OF_64 = {"F": 64, "BE": 2, "BF": 64}
+NUMBERS_OF_EDGES = {"H": 4, "HAS_IDS": True, "BE": 32, "BH": 4}
 CASES_OF_KERNELS: dict[str, tuple[Any, ...]] = {
     **{f"sums, {width} wide": _sums(width, 0) for width in (64, 128, 256)},
     "sums, all stages": _sums(64, 63),
-    "sums, hubs": _sums(64, 63, 1024),
+    "sums, pieces of hubs": _sums(64, 63, 1),
+    "sums, joined": _sums(64, 63, 2),
     "stages of rows": (kernels.finish_rows, {"F": 64, "HAS_IDS": True, "STAGES": 63, "BR": 4, "BF": 64}),
-    "extrema": (kernels.extremum_of_edges, {"F": 64, "MINIMUM": False, "WANT_ARG": True, "BE": 2, "BF": 64}),
-    "gradient of extrema": (kernels.extremum_gradient, {"F": 64, "BE": 2, "BF": 64}),
-    "softmax": (kernels.softmax_of_edges, {"H": 4, "HAS_IDS": True, "LOG": False, "BE": 32, "BH": 4}),
-    "gradient of softmax": (kernels.softmax_gradient, {"H": 4, "HAS_IDS": True, "BE": 32, "BH": 4}),
+    **{
+        f"{name}, part {part}": (kernel, fixed | {"PART": part})
+        for name, kernel, parts, fixed in (
+            ("extrema", kernels.extremum_of_edges, (0, 1, 2), {"MINIMUM": False, "WANT_ARG": True} | ROWS_OF_64),
+            ("gradient of extrema", kernels.extremum_gradient, (0, 1, 2), ROWS_OF_64),
+            ("softmax", kernels.softmax_of_edges, (0, 1, 2, 3), {"LOG": False} | NUMBERS_OF_EDGES),
+            ("gradient of softmax", kernels.softmax_gradient, (0, 1, 2, 3), NUMBERS_OF_EDGES),
+        )
+        for part in parts
+    },
     "dropout": (kernels.drop_elements, {"FACTOR": 2.0, "F": 64, "HAS_IDS": False, "THRESHOLD": 9, "BLOCK": 1024}),
 }
-IDS = {"offsets": LONG, "first": SHORT, "columns": SHORT, "ids": SHORT, "arg": SHORT}
+IDS = {"offsets": LONG, "pieces": SHORT, "owners": SHORT, "columns": SHORT, "ids": SHORT, "arg": SHORT, "args": SHORT}
 NUMBERS = {"short": "i64", "rows": "i64", "count": "i64", "share": "i64"}
 WORDS = {name: "i64" for name in ("seed_low", "seed_high", "stream_low", "stream_high")}
 

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from codegen.regions import REGIONS, Region, attends
 from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
-from cuda import checked, doctored, emulated, halves, hardware, hubs, losses, recorded, sampling, shared
+from cuda import checked, emulated, hardware, parts, recorded, sampling, shared
 from cuda.halves import dense_of, drawn
 from nn.models import IN, make
 from torch import Tensor
@@ -37,7 +37,15 @@ from graphweft.ir.residency import Residency, TensorType
 from graphweft.loader.device_draws import AHEAD
 from graphweft.runtime import dense
 from graphweft.runtime.captures import CUDA
-from graphweft.runtime.cuda import attention_kernels, edges, kernels, loss_kernels, sampling_kernels, walks
+from graphweft.runtime.cuda import (
+    attention_kernels,
+    edges,
+    kernels,
+    loss_kernels,
+    sampling_kernels,
+    update_kernels,
+    walks,
+)
 from graphweft.runtime.cuda.graphs import GraphStep
 from graphweft.runtime.cuda.jit import Kernel
 from graphweft.runtime.epilogue import Epilogue
@@ -102,20 +110,7 @@ def sums_over_edges() -> None:
         close(edges.sum_edges(graph, x, None, scale, 0.5), wanted)
 
 
-TRIALS |= {
-    run.__name__: run
-    for run in (
-        halves.rows_of_sixteen_bits,
-        halves.attention_of_sixteen_bits,
-        halves.attention_sums_of_many_small_weights,
-        halves.sums_of_many_small_numbers_keep_them,
-        halves.models_of_sixteen_bits,
-        losses.class_losses_of_rows,
-        hubs.hubs_are_summed_by_pieces,
-        sampling.rows_come_from_both_memories,
-        doctored.a_kernel_that_fails_is_switched_off_and_the_run_goes_on,
-    )
-}
+TRIALS |= {run.__name__: run for run in parts.TRIALS}
 
 
 @trial
@@ -459,6 +454,8 @@ def small_data() -> gw.Dataset:
     return gw.Dataset("small", graph, drawn(40, 6), every % 3, every[:20], every[20:30], every[30:], 3)
 
 
+for run in (sampling.lists_come_from_both_memories, sampling.a_loader_keeps_hot_lists):
+    checking(run)  # addresses in a list of beginnings are those of host memory
 for run in (*recorded.TRIALS, *shared.TRIALS):
     interpreted(run)
 
@@ -532,7 +529,7 @@ def a_walk_that_is_wrong_is_seen() -> None:
 @trial
 def no_kernel_is_left_out() -> None:
     """Every kernel that is written once was launched by a trial before this one, and every launcher ran."""
-    rooms = vars(kernels) | vars(attention_kernels) | vars(sampling_kernels) | vars(loss_kernels)
+    rooms = vars(kernels) | vars(attention_kernels) | vars(sampling_kernels) | vars(loss_kernels) | vars(update_kernels)
     known = {item.compiled for item in rooms.values() if isinstance(item, Kernel) and not item.is_device}
     assert known <= set(LAUNCHED), [item.__name__ for item in known - set(LAUNCHED)]
     assert set(CUDA.kernels()) == CALLED, set(CUDA.kernels()) ^ CALLED

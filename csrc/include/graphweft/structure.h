@@ -264,11 +264,11 @@ void concat_rows(const csr_view<I>& a, const csr_view<I>& b, const int64_t* out_
       int64_t to = out_indptr[row];
       for (int64_t p = a.indptr[row]; p < a.indptr[row + 1]; ++p, ++to) {
         out_indices[to] = a.indices[p];
-        out_ids[to] = I(a.id(p));
+        if (out_ids) out_ids[to] = I(a.id(p));
       }
       for (int64_t p = b.indptr[row]; p < b.indptr[row + 1]; ++p, ++to) {
         out_indices[to] = b.indices[p];
-        out_ids[to] = I(a.num_edges + b.id(p));
+        if (out_ids) out_ids[to] = I(a.num_edges + b.id(p));
       }
     }
   });

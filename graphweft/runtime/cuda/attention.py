@@ -17,6 +17,7 @@ from graphweft.graph.graph import Graph
 from graphweft.runtime.attention import Score
 from graphweft.runtime.cuda import attention_kernels as kernels
 from graphweft.runtime.cuda.edges import draw_words, edges_at_once
+from graphweft.runtime.cuda.hubs import PIECES, SECOND, hubs_of, run_by_pieces
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.target import Launch
 
@@ -43,9 +44,18 @@ class Scored(NamedTuple):
         x, a, b = x.contiguous(), a.contiguous(), b.contiguous()
         return (x, x, a, b) if self.score is Score.ADD2 else (x, a, b, x)
 
-    def launch(self, kernel: Any, graph: Graph, arrays: tuple[Tensor, ...], heads: int, **more: int) -> None:
-        """One program a row of ``graph`` and head."""
-        csc, x = (graph.csc_structure if self.seed is None else graph.csc), arrays[0]
+    def launch(
+        self,
+        kernel: Any,
+        graph: Graph,
+        read: tuple[Tensor, ...],
+        results: tuple[Tensor, ...],
+        heads: int,
+        passes: tuple[int, ...] = (PIECES,),
+        **more: int,
+    ) -> None:
+        """One program a row of ``graph`` and head, or a piece of a row."""
+        csc, x = (graph.csc_structure if self.seed is None else graph.csc), read[0]
         channels = x.shape[-1]
         columns = padded(channels)
         ids = csc.indices if csc.edge_ids is None else csc.edge_ids
@@ -55,8 +65,9 @@ class Scored(NamedTuple):
         fixed |= {"H": heads, "C": channels, "SHARED": x.shape[1] != heads, "HAS_IDS": csc.edge_ids is not None}
         fixed |= {"BE": self.edges_of(channels), "BC": columns, **more}
         # Threads hold copies of sums over channels, so products are rounded by themselves.
-        grid, warps = (csc.num_rows, heads), 2 if columns > _TWO_WARPS and self.score is Score.ADD2 else 1
-        kernel(grid, csc.indptr, csc.indices, ids, *arrays, *words, fusion=False, warps=warps, **fixed)
+        fixed |= {"fusion": False, "warps": 2 if columns > _TWO_WARPS and self.score is Score.ADD2 else 1}
+        hubs, given = hubs_of(graph, self.seed is not None), (csc.indices, ids, *read)
+        run_by_pieces(kernel, csc, hubs, heads, given, results, words, passes, **fixed)
 
     def edges_of(self, channels: int) -> int:
         """Edges of a block: as many as fit into 64 registers a thread with the sums over channels."""
@@ -70,7 +81,7 @@ def attend(kind: Scored, graph: Graph, x: Tensor, a: Tensor, b: Tensor, heads: i
     rows, sources, targets, vector = kind.ends(x, a, b)
     made = torch.empty((graph.num_dst, heads, x.shape[-1]), dtype=x.dtype, device=x.device)
     kept = torch.empty((2, *made.shape[:2]), dtype=_sums_of(x), device=x.device)
-    kind.launch(kernels.attend, graph, (rows, sources, targets, vector, made, *kept), heads)
+    kind.launch(kernels.attend, graph, (rows, sources, targets, vector), (made, *kept), heads)
     return made, kept
 
 
@@ -95,16 +106,17 @@ def gradients(
     (x, sources, targets, vector), kept = kind.ends(*given), result[1].unbind(0)
     heads, out, slope = result[0].shape[1], result[0].contiguous(), slope.contiguous()
     shared = x.shape[1] != heads
-    shares, of_targets = torch.empty_like(kept[0]), torch.empty_like(targets)
+    told, of_targets = torch.empty((*kept[0].shape, 4), dtype=kept[0].dtype, device=x.device), torch.empty_like(targets)
     of_x = torch.empty((x.shape[0], heads, x.shape[-1]), dtype=_sums_of(x) if shared else x.dtype, device=x.device)
     of_sources = of_x if kind.score is Score.ADD2 else torch.empty_like(sources)
     of_vector = torch.empty_like(out, dtype=_sums_of(x)) if kind.score is Score.ADD2 else of_targets
-    arrays = (x, sources, targets, vector, out, slope, *kept, shares, of_targets, of_vector)
-    kind.launch(kernels.attend_gradient_of_targets, graphs[0], arrays, heads)
+    read, passes = (x, sources, targets, vector), (SECOND,) if out.dtype == kept[0].dtype else (PIECES, SECOND)
+    results = (told, of_targets, of_vector)
+    kind.launch(kernels.attend_gradient_of_targets, graphs[0], (*read, out, slope, *kept), results, heads, passes)
     by_source, by_target = (x if v is None else v.contiguous() for v in vectors)
-    arrays = (x, sources, targets, vector, slope, *kept, shares, of_targets, by_source, by_target, of_x, of_sources)
+    read = (*read, slope, told, of_targets, by_source, by_target)
     scored = sum(bit for bit, v in zip((1, 2), vectors, strict=True) if v is not None)
-    kind.launch(kernels.attend_gradient_of_sources, graphs[1], arrays, heads, SCORED=scored)
+    kind.launch(kernels.attend_gradient_of_sources, graphs[1], read, (of_x, of_sources), heads, SCORED=scored)
     of_x = of_x.sum(1, keepdim=True).to(x.dtype) if shared else of_x
     if kind.score is Score.ADD2:
         return of_x, of_targets, of_vector.sum(0).to(x.dtype)

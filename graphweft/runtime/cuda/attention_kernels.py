@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphweft.runtime.cuda.functions import gw_max
 from graphweft.runtime.cuda.jit import device, kernel
-from graphweft.runtime.cuda.kernels import drawn_words, edge_numbers
+from graphweft.runtime.cuda.kernels import drawn_words, edge_numbers, joined, rescaled, span
 
 tl: Any = None  # triton.language, once a kernel is asked for
 
@@ -64,20 +63,36 @@ def kept(edge, h, seed_low, seed_high, stream_low, stream_high, H: tl.constexpr,
     return draw.to(tl.int32) >= THRESHOLD
 
 
+@device
+def added(
+    block, parts, piece, last, h, c, inside, H: tl.constexpr, C: tl.constexpr, NUMBERS: tl.constexpr, BE: tl.constexpr
+):  # fmt: skip
+    """A block of sums, and those of pieces for head h added to it: rows of channels, or numbers."""
+    if NUMBERS:
+        for at in range(piece, last, BE):
+            p = at + tl.arange(0, BE)
+            block += tl.load(parts + p * H + h, mask=p < last, other=0.0)
+    else:
+        block = joined(block, parts, piece, last, h * C + c, inside, H * C, BE)
+    return block
+
+
 @kernel
 def attend(
-    offsets, columns, ids, x, sources, targets, vector, out, tops, inverses,
+    offsets, columns, ids, x, sources, targets, vector, out, tops, inverses, pieces, owners, parts, part_tops, totals,
     seed_low, seed_high, stream_low, stream_high, H: tl.constexpr, C: tl.constexpr, SHARED: tl.constexpr,
     SCORE: tl.constexpr, SLOPE: tl.constexpr, SCALE: tl.constexpr, THRESHOLD: tl.constexpr, FACTOR: tl.constexpr,
-    HAS_IDS: tl.constexpr, BE: tl.constexpr, BC: tl.constexpr
+    HAS_IDS: tl.constexpr, PART: tl.constexpr, BE: tl.constexpr, BC: tl.constexpr
 ):  # fmt: skip
-    """``out[i] = sum over edges j -> i of softmax(score) * x[j]``, for every head; 0 without edges."""
-    row, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    """``out[i] = sum over edges j -> i of softmax(score) * x[j]``, for every head; 0 without edges.
+
+    Pieces give the sum of what is not divided yet, their largest score and what they divide by.
+    """
+    unit, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     c = tl.arange(0, BC)[None, :]
     inside = c < C
     one = tl.arange(0, 1)
-    begin = tl.load(offsets + row)
-    end = tl.load(offsets + row + 1)
+    row, begin, end, piece, last = span(offsets, pieces, owners, unit, PART)
     mine = end_of(targets, row * H + h + one, c, one == 0, inside, C, SCORE)
     v = accumulated(tl.load(vector + h * C + c, mask=inside, other=0.0)) if SCORE == 1 else 0.0
     top = tl.full([1], float("-inf"), tops.dtype.element_ty)
@@ -91,9 +106,7 @@ def attend(
         t = accumulated(tl.load(x + place[:, None] * C + c, mask=some[:, None] & inside, other=0.0))
         far = t if SCORE == 1 else end_of(sources, col * H + h, c, some, inside, C, SCORE)
         s = tl.where(some, scored(far, mine, v, SCORE, SLOPE, SCALE), float("-inf"))
-        above = gw_max(top, tl.max(s, axis=0))
-        base = tl.where(above == float("-inf"), 0.0, above)
-        shrink = tl.where(top == above, 1.0, tl.exp(top - base))
+        above, base, shrink = rescaled(top, tl.max(s, axis=0))
         w = tl.exp(s - base)
         total = total * shrink + tl.sum(w, axis=0)
         if THRESHOLD > 0:
@@ -102,12 +115,23 @@ def attend(
             w = tl.where(keep, w * FACTOR, 0.0)
         block = block * shrink[:, None] + w[:, None] * t
         top = above
-    inverse = 1.0 / tl.where(total == 0.0, 1.0, total)
-    result = tl.sum(block, axis=0)[None, :] * inverse[:, None]
+    if PART == 2:
+        for at in range(piece, last, BE):
+            p = at + tl.arange(0, BE)
+            some = p < last
+            t = tl.load(parts + (p * H + h)[:, None] * C + c, mask=some[:, None] & inside, other=0.0)
+            s = tl.load(part_tops + p * H + h, mask=some, other=float("-inf"))
+            above, base, shrink = rescaled(top, tl.max(s, axis=0))
+            w = tl.exp(s - base)
+            total = total * shrink + tl.sum(w * tl.load(totals + p * H + h, mask=some, other=0.0), axis=0)
+            block = block * shrink[:, None] + w[:, None] * t
+            top = above
+    inverse = total if PART == 1 else 1.0 / tl.where(total == 0.0, 1.0, total)
+    result = tl.sum(block, axis=0)[None, :] * (1.0 if PART == 1 else inverse[:, None])
     stored = (tl.arange(0, BE)[:, None] == 0) & inside
-    tl.store(out + (row * H + h) * C + c + stored * 0, tl.broadcast_to(result, [BE, BC]), mask=stored)
-    tl.store(tops + row * H + h + one, top)
-    tl.store(inverses + row * H + h + one, inverse)
+    tl.store(out + (unit * H + h) * C + c + stored * 0, tl.broadcast_to(result, [BE, BC]), mask=stored)
+    tl.store(tops + unit * H + h + one, top)
+    tl.store(inverses + unit * H + h + one, inverse)
 
 
 @device
@@ -133,21 +157,44 @@ def weighed(
     return far, w, dot
 
 
-@kernel
-def attend_gradient_of_targets(
-    offsets, columns, ids, x, sources, targets, vector, out, slope, tops, inverses, shares, made,
-    made_vector,
+@device
+def dots_of(
+    columns, ids, x, sources, mine, v, g, top, inverse, begin, end, h, c, inside,
     seed_low, seed_high, stream_low, stream_high, H: tl.constexpr, C: tl.constexpr, SHARED: tl.constexpr,
     SCORE: tl.constexpr, SLOPE: tl.constexpr, SCALE: tl.constexpr, THRESHOLD: tl.constexpr, FACTOR: tl.constexpr,
-    HAS_IDS: tl.constexpr, BE: tl.constexpr, BC: tl.constexpr
+    HAS_IDS: tl.constexpr, BE: tl.constexpr
 ):  # fmt: skip
-    """Gradients by what is read of destinations; a row's share of that by the vector; ``shares``: <slope, out>."""
-    row, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    """Sums over edges from ``begin`` to ``end`` of weights times <g, x>."""
+    sums = tl.zeros([BE], g.dtype)
+    for at in range(begin, end, BE):
+        _, w, dot = weighed(
+            columns, ids, x, sources, mine, v, g, top, inverse, at, end, h, c, inside, seed_low, seed_high,
+            stream_low, stream_high, H, C, SHARED, SCORE, SLOPE, SCALE, THRESHOLD, FACTOR, HAS_IDS, BE
+        )  # fmt: skip
+        sums += w * dot
+    return sums
+
+
+@kernel
+def attend_gradient_of_targets(
+    offsets, columns, ids, x, sources, targets, vector, out, slope, tops, inverses, told, made, made_vector,
+    pieces, owners, part_told, parts, part_vectors, seed_low, seed_high, stream_low, stream_high, H: tl.constexpr,
+    C: tl.constexpr, SHARED: tl.constexpr, SCORE: tl.constexpr, SLOPE: tl.constexpr, SCALE: tl.constexpr,
+    THRESHOLD: tl.constexpr, FACTOR: tl.constexpr, HAS_IDS: tl.constexpr, PART: tl.constexpr, BE: tl.constexpr,
+    BC: tl.constexpr
+):  # fmt: skip
+    """Gradients by what is read of destinations; a row's share of that by the vector.
+
+    ``told``: four numbers of a row and head, next to each other, since sources read them by edge: the number that its
+    scores read, the largest score, the inverse sum, and its share, <slope, out>.
+
+    Of a rounded ``out`` pieces give their part of the share first.
+    """
+    unit, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     c = tl.arange(0, BC)[None, :]
     inside = c < C
     one = tl.arange(0, 1)
-    begin = tl.load(offsets + row)
-    end = tl.load(offsets + row + 1)
+    row, begin, end, piece, last = span(offsets, pieces, owners, unit, PART)
     own = (row * H + h) * C + c
     mine = end_of(targets, row * H + h + one, c, one == 0, inside, C, SCORE)
     v = accumulated(tl.load(vector + h * C + c, mask=inside, other=0.0)) if SCORE == 1 else 0.0
@@ -158,62 +205,72 @@ def attend_gradient_of_targets(
     if out.dtype.element_ty == ACC:
         share = tl.sum(g * tl.load(out + own, mask=inside, other=0.0), axis=1)
     else:  # the result is rounded, and all edges have its error
-        parts = tl.zeros([BE], ACC)
+        sums = tl.zeros([BE], ACC)
+        if PART != 3:
+            sums += dots_of(
+                columns, ids, x, sources, mine, v, g, top, inverse, begin, end, h, c, inside, seed_low, seed_high,
+                stream_low, stream_high, H, C, SHARED, SCORE, SLOPE, SCALE, THRESHOLD, FACTOR, HAS_IDS, BE
+            )  # fmt: skip
+        if PART > 1:
+            sums = added(sums, part_told, piece, last, h * 4 + 3, c, inside, H * 4, C, True, BE)
+        share = tl.sum(sums, axis=0) + tl.zeros([1], ACC)
+    if PART != 3:
+        place = (unit * H + h) * 4 + one
+        if SCORE == 0:
+            tl.store(told + place, mine)
+        tl.store(told + place + 1, top + one)
+        tl.store(told + place + 2, inverse + one)
+        tl.store(told + place + 3, share)
+    if PART != 1:
+        block = tl.zeros([BE], ACC) if SCORE == 0 else tl.zeros([BE, BC], ACC)
+        of_vector = tl.zeros([BE, BC], ACC)
         for at in range(begin, end, BE):
             far, w, dot = weighed(
-                columns, ids, x, sources, mine, v, g, top, inverse, at, end, h, c, inside,
-                seed_low, seed_high, stream_low, stream_high, H, C, SHARED, SCORE, SLOPE, SCALE, THRESHOLD, FACTOR,
-                HAS_IDS, BE
+                columns, ids, x, sources, mine, v, g, top, inverse, at, end, h, c, inside, seed_low, seed_high,
+                stream_low, stream_high, H, C, SHARED, SCORE, SLOPE, SCALE, THRESHOLD, FACTOR, HAS_IDS, BE
             )  # fmt: skip
-            parts += w * dot
-        share = tl.sum(parts, axis=0) + tl.zeros([1], ACC)
-    block = tl.zeros([BE], ACC) if SCORE == 0 else tl.zeros([BE, BC], ACC)
-    of_vector = tl.zeros([BE, BC], ACC)
-    for at in range(begin, end, BE):
-        far, w, dot = weighed(
-            columns, ids, x, sources, mine, v, g, top, inverse, at, end, h, c, inside,
-            seed_low, seed_high, stream_low, stream_high, H, C, SHARED, SCORE, SLOPE, SCALE, THRESHOLD, FACTOR,
-            HAS_IDS, BE
-        )  # fmt: skip
-        ds = w * (dot - share)
+            ds = w * (dot - share)
+            if SCORE == 0:
+                block += ds * tl.where(far + mine > 0, 1.0, SLOPE)
+            elif SCORE == 1:
+                block += ds[:, None] * tl.where(far + mine > 0, 1.0, SLOPE) * v
+                of_vector += ds[:, None] * leaky(far + mine, SLOPE)
+            else:
+                block += (ds * SCALE)[:, None] * far
+        to = (unit * H + h) * C + c
+        if PART == 2:
+            block = added(block, parts, piece, last, h, c, inside, H, C, SCORE == 0, BE)
+            if SCORE == 1:
+                of_vector = added(of_vector, part_vectors, piece, last, h, c, inside, H, C, False, BE)
         if SCORE == 0:
-            block += ds * tl.where(far + mine > 0, 1.0, SLOPE)
-        elif SCORE == 1:
-            block += ds[:, None] * tl.where(far + mine > 0, 1.0, SLOPE) * v
-            of_vector += ds[:, None] * leaky(far + mine, SLOPE)
+            tl.store(made + unit * H + h, tl.sum(block, axis=0))
         else:
-            block += (ds * SCALE)[:, None] * far
-    tl.store(shares + row * H + h + one, share)
-    if SCORE == 0:
-        tl.store(made + row * H + h, tl.sum(block, axis=0))
-    else:
-        tl.store(made + own, tl.sum(block, axis=0)[None, :], mask=inside)
-    if SCORE == 1:
-        tl.store(made_vector + own, tl.sum(of_vector, axis=0)[None, :], mask=inside)
+            tl.store(made + to, tl.sum(block, axis=0)[None, :], mask=inside)
+        if SCORE == 1:
+            tl.store(made_vector + to, tl.sum(of_vector, axis=0)[None, :], mask=inside)
 
 
 @kernel
 def attend_gradient_of_sources(
-    offsets, columns, ids, x, sources, targets, vector, slope, tops, inverses, shares, of_targets, by_source,
-    by_target, made_x, made,
-    seed_low, seed_high, stream_low, stream_high, H: tl.constexpr, C: tl.constexpr, SHARED: tl.constexpr,
-    SCORE: tl.constexpr, SLOPE: tl.constexpr, SCALE: tl.constexpr, THRESHOLD: tl.constexpr, FACTOR: tl.constexpr,
-    HAS_IDS: tl.constexpr, BE: tl.constexpr, BC: tl.constexpr, SCORED: tl.constexpr
+    offsets, columns, ids, x, sources, targets, vector, slope, told, of_targets, by_source, by_target, made_x,
+    made, pieces, owners, parts_x, parts, seed_low, seed_high, stream_low, stream_high, H: tl.constexpr,
+    C: tl.constexpr, SHARED: tl.constexpr, SCORE: tl.constexpr, SLOPE: tl.constexpr, SCALE: tl.constexpr,
+    THRESHOLD: tl.constexpr, FACTOR: tl.constexpr, HAS_IDS: tl.constexpr, PART: tl.constexpr, BE: tl.constexpr,
+    BC: tl.constexpr, SCORED: tl.constexpr
 ):  # fmt: skip
     """Gradients by values and by what else is read of sources; rows are sources, columns destinations.
 
     SCORED: the gradients by scores of sources (1) and of destinations (2) times a vector of the head are added.
     """
-    row, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    unit, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     c = tl.arange(0, BC)[None, :]
     inside = c < C
     one = tl.arange(0, 1)
-    begin = tl.load(offsets + row)
-    end = tl.load(offsets + row + 1)
+    row, begin, end, piece, last = span(offsets, pieces, owners, unit, PART)
     t = accumulated(tl.load(x + (row if SHARED else row * H + h) * C + c, mask=inside, other=0.0))
     mine = t if SCORE == 1 else end_of(sources, row * H + h + one, c, one == 0, inside, C, SCORE)
     v = accumulated(tl.load(vector + h * C + c, mask=inside, other=0.0)) if SCORE == 1 else 0.0
-    ACC: tl.constexpr = tops.dtype.element_ty
+    ACC: tl.constexpr = told.dtype.element_ty
     of_x = tl.zeros([BE, BC], ACC)
     block = tl.zeros([BE], ACC) if SCORE == 0 else tl.zeros([BE, BC], ACC)
     for at in range(begin, end, BE):
@@ -221,10 +278,11 @@ def attend_gradient_of_sources(
         some = p < end
         place = tl.load(columns + p, mask=some, other=0).to(tl.int64) * H + h
         g = accumulated(tl.load(slope + place[:, None] * C + c, mask=some[:, None] & inside, other=0.0))
-        far = end_of(targets, place, c, some, inside, C, SCORE)
-        top = tl.load(tops + place, mask=some, other=0.0)
-        inverse = tl.load(inverses + place, mask=some, other=0.0)
-        share = tl.load(shares + place, mask=some, other=0.0)
+        four = tl.load(told + place[:, None] * 4 + tl.arange(0, 4)[None, :], mask=some[:, None], other=0.0)
+        first, second = tl.split(tl.reshape(four, [BE, 2, 2]))
+        number, inverse = tl.split(first)
+        top, share = tl.split(second)
+        far = number if SCORE == 0 else end_of(targets, place, c, some, inside, C, SCORE)
         w = tl.where(some, tl.exp(scored(mine, far, v, SCORE, SLOPE, SCALE) - top) * inverse, 0.0)
         dot = tl.sum(t * g, axis=1)
         part = w
@@ -241,18 +299,22 @@ def attend_gradient_of_sources(
             of_x += ds[:, None] * tl.where(far + mine > 0, 1.0, SLOPE) * v
         else:
             block += (ds * SCALE)[:, None] * far
+    if PART == 2:
+        of_x = added(of_x, parts_x, piece, last, h, c, inside, H, C, False, BE)
+        if SCORE != 1:
+            block = added(block, parts, piece, last, h, c, inside, H, C, SCORE == 0, BE)
     stored = (tl.arange(0, BE)[:, None] == 0) & inside
     total = tl.broadcast_to(tl.sum(of_x, axis=0)[None, :], [BE, BC])
-    if SCORED & 1:
+    if (SCORED & 1) and PART != 1:
         total += tl.sum(block, axis=0) * tl.load(by_source + h * C + c + stored * 0, mask=stored, other=0.0)
-    if SCORED & 2:
+    if (SCORED & 2) and PART != 1:
         mine = tl.load(of_targets + row * H + h)
         total += mine * tl.load(by_target + h * C + c + stored * 0, mask=stored, other=0.0)
-    tl.store(made_x + (row * H + h) * C + c + stored * 0, total, mask=stored)
+    tl.store(made_x + (unit * H + h) * C + c + stored * 0, total, mask=stored)
     if SCORE == 0:
-        tl.store(made + row * H + h, tl.sum(block, axis=0))
+        tl.store(made + unit * H + h, tl.sum(block, axis=0))
     elif SCORE == 2:
-        tl.store(made + (row * H + h) * C + c, tl.sum(block, axis=0)[None, :], mask=inside)
+        tl.store(made + (unit * H + h) * C + c, tl.sum(block, axis=0)[None, :], mask=inside)
 
 
 @kernel

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,17 +15,16 @@ from torch import Tensor
 from graphweft.codegen.edge_triton import padded
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.derived import derived
-from graphweft.graph.far_adjacency import FarAdjacency
 from graphweft.graph.graph import Graph
 from graphweft.graph.placed import host_of
 from graphweft.runtime.cuda import kernels
+from graphweft.runtime.cuda.hubs import JOINED, PIECES, ROWS, SECOND, hubs_in, hubs_of, run_by_pieces
 from graphweft.runtime.cuda.jit import Kernel, warps_for
 
 _TILE = 512  # elements of a block of rows
 _WIDEST = 128  # columns of a tile
 _WARP_READS = 128  # numbers that a warp reads at once, 16 bytes a thread
 _BLOCK = 1024
-HUB = 512  # edges that one program adds up; longer rows are cut, and their pieces joined in order
 STAGES = {"row_scale": 1, "bias": 2, "addend": 4, "relu": 8, "mask": 16, "post_scale": 32}
 _READ = ("row_scale", "bias", "addend", "mask", "post_scale")
 
@@ -94,61 +92,13 @@ def sum_edges(
         "BE": edges,
         "BS": min(edges, max(1, _WARP_READS // columns)),
         "BF": columns,
+        "OWN": own,
+        "STAGES": bits,
     }
-    warps, hubs, first, pieces = warps_for(edges * columns), hubs_of(graph, weight is not None), csc.indptr, x
-    if hubs is not None:
-        kind = torch.float64 if x.dtype == torch.float64 else torch.float32
-        first, pieces = hubs.first, torch.empty((hubs.size, width), dtype=kind, device=x.device)
-        plain, none, _ = _stages({}, False, x, rows)
-        of_pieces = (hubs.offsets, *read, *factors, *plain, pieces, none, first, pieces)
-        own_stages = {"OWN": 0.0, "STAGES": 0, "STEP": 2, "HUB": 0}
-        kernels.sum_edges((hubs.size, tiles), *of_pieces, **fixed, **own_stages, warps=warps)
-    given_rows = (csc.indptr, *read, *factors, *operands, y, short, first, pieces)
-    own_stages = {"OWN": own, "STAGES": bits, "STEP": 1, "HUB": 0 if hubs is None else HUB}
-    kernels.sum_edges((rows, tiles), *given_rows, **fixed, **own_stages, warps=warps)
+    given_rows = (*read, *factors, *operands, short)
+    hubs = hubs_of(graph, weight is not None)
+    run_by_pieces(kernels.sum_edges, csc, hubs, tiles, given_rows, (y,), warps=warps_for(edges * columns), **fixed)
     return y
-
-
-class Hubs(NamedTuple):
-    """Rows of more edges than one program adds up in good time, in pieces.
-
-    Attributes:
-        first: int32 (rows,): the first piece of a hub.
-        offsets: int64 (2 * pieces,): where the edges of each piece begin and end.
-        size: Pieces.
-    """
-
-    first: Tensor
-    offsets: Tensor
-    size: int
-
-
-def hubs_of(graph: Graph, labelled: bool) -> Hubs | None:
-    """The hubs of a graph that stays; None where it has none, or was drawn for a batch.
-
-    ``labelled``: of the form with edge ids.
-    """
-    host = host_of(graph)
-    if host.is_drawn or host.num_edges <= HUB:
-        return None
-    csc = host.csc if labelled else host.csc_structure
-    return None if isinstance(csc, FarAdjacency) else derived(csc, _pieces, graph.device, HUB)
-
-
-def _pieces(csc: Adjacency, device: torch.device, most: int) -> Hubs | None:
-    counts = (csc.degrees() + most - 1) // most
-    counts[csc.degrees() <= most] = 0
-    hubs = counts.nonzero().reshape(-1)
-    if not hubs.numel():
-        return None
-    ends = counts[hubs].cumsum(0)
-    first = torch.zeros(csc.num_rows, dtype=torch.int32)
-    first[hubs] = (ends - counts[hubs]).int()
-    of_piece = hubs.repeat_interleave(counts[hubs])
-    places = torch.arange(int(ends[-1])) - first[of_piece]
-    begins = csc.indptr[of_piece] + places * most
-    offsets = torch.stack([begins, torch.minimum(begins + most, csc.indptr[of_piece + 1])], dim=1)
-    return Hubs(first.to(device), offsets.reshape(-1).to(device), of_piece.numel())
 
 
 def finish_rows(x: Tensor, ids: Tensor | None, given: Given, relu: bool, over: bool = False) -> Tensor:
@@ -179,33 +129,35 @@ def finish_rows(x: Tensor, ids: Tensor | None, given: Given, relu: bool, over: b
 
 def extremum(graph: Graph, x: Tensor, minimum: bool, want_arg: bool) -> tuple[Tensor, Tensor | None]:
     """The largest or smallest row of all sources, by element, and where the first of them comes from."""
-    csc, x = graph.csc, x.contiguous()
+    csc, x, hubs = graph.csc, x.contiguous(), hubs_of(graph)
     shape = csc.num_rows, x.shape[1]
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
-    arg = torch.empty(shape, dtype=csc.indices.dtype, device=x.device) if want_arg else None
+    arg = torch.empty(shape, dtype=csc.indices.dtype, device=x.device) if want_arg else csc.indices
     columns, _, tiles = _tiles(shape[1])
-    at_once = edges_at_once(columns, 2)
-    place = csc.indices if arg is None else arg
-    fixed = {"F": shape[1], "MINIMUM": minimum, "WANT_ARG": want_arg, "BE": at_once, "BF": columns}
-    kernels.extremum_of_edges((shape[0], tiles), csc.indptr, csc.indices, x, y, place, **fixed)
-    return y, arg
+    fixed = {"F": shape[1], "MINIMUM": minimum, "WANT_ARG": want_arg, "BE": edges_at_once(columns, 2), "BF": columns}
+    run_by_pieces(kernels.extremum_of_edges, csc, hubs, tiles, (csc.indices, x), (y, arg), **fixed)
+    return y, arg if want_arg else None
 
 
 def extremum_gradient(graph: Graph, arg: Tensor, dy: Tensor) -> Tensor:
     """The gradient of :func:`extremum` by the rows of sources."""
-    csc = by_source(graph)
+    csc, hubs = by_source(graph), None if host_of(graph).is_drawn else hubs_in(_by_source(graph), graph.device)
     dx = torch.empty((csc.num_rows, dy.shape[1]), dtype=dy.dtype, device=dy.device)
     columns, _, tiles = _tiles(dy.shape[1])
-    at_once = edges_at_once(columns, 2)
-    arrays = (csc.indptr, csc.indices, arg.contiguous(), dy.contiguous(), dx)
-    kernels.extremum_gradient((csc.num_rows, tiles), *arrays, F=dy.shape[1], BE=at_once, BF=columns)
+    fixed = {"F": dy.shape[1], "BE": edges_at_once(columns, 2), "BF": columns}
+    given = (csc.indices, arg.contiguous(), dy.contiguous())
+    run_by_pieces(kernels.extremum_gradient, csc, hubs, tiles, given, (dx,), **fixed)
     return dx
 
 
 def by_source(graph: Graph) -> Adjacency:
     """The ends of out-edges, each once, on the graph's device."""
-    turned = graph.reverse()
-    return derived(host_of(turned).csc, _without_parallels).to(turned.device)
+    return _by_source(graph).to(graph.device)
+
+
+def _by_source(graph: Graph) -> Adjacency:
+    """The same in host memory."""
+    return derived(host_of(graph.reverse()).csc, _without_parallels)
 
 
 def _without_parallels(adjacency: Adjacency) -> Adjacency:
@@ -221,22 +173,29 @@ def _without_parallels(adjacency: Adjacency) -> Adjacency:
 
 def edge_softmax(graph: Graph, x: Tensor, log: bool) -> Tensor:
     """Softmax over the in-edges of every row, for each of an edge's numbers."""
-    return _by_row(kernels.softmax_of_edges, graph, (x,), LOG=log)
+    return _by_row(kernels.softmax_of_edges, 2, graph, (x,), LOG=log)
 
 
 def edge_softmax_gradient(graph: Graph, s: Tensor, g: Tensor) -> Tensor:
     """``s * (g - sum over the row of s * g)``."""
-    return _by_row(kernels.softmax_gradient, graph, (s, g))
+    return _by_row(kernels.softmax_gradient, 1, graph, (s, g))
 
 
-def _by_row(kernel: Kernel, graph: Graph, given: tuple[Tensor, ...], **fixed: bool) -> Tensor:
-    csc, width = graph.csc, prod(given[0].shape[1:])
+def _by_row(kernel: Kernel, sums: int, graph: Graph, given: tuple[Tensor, ...], **fixed: bool) -> Tensor:
+    """A kernel that takes what it needs to know of a row first, ``sums`` numbers, and then gives rows to edges."""
+    csc, width, hubs = graph.csc, prod(given[0].shape[1:]), hubs_of(graph)
     y = torch.empty(given[0].shape, dtype=given[0].dtype, device=given[0].device)
     columns, edges, tiles = _tiles(width, 32)
     ids = csc.indices if csc.edge_ids is None else csc.edge_ids
-    has_ids, warps = csc.edge_ids is not None, warps_for(edges * columns)
-    arrays = (csc.indptr, ids, *(x.contiguous() for x in given), y)
-    kernel((csc.num_rows, tiles), *arrays, H=width, HAS_IDS=has_ids, BE=edges, BH=columns, warps=warps, **fixed)
+    fixed |= {"HAS_IDS": csc.edge_ids is not None}
+    arrays, how = (ids, *(x.contiguous() for x in given), y), {"H": width, "BE": edges, "BH": columns, **fixed}
+    tables: tuple[Tensor, ...] = (csc.indices, csc.indices, *(y,) * sums)
+    if hubs is not None:
+        tables = (hubs.pieces, hubs.rows, *(hubs.parts(y.view(-1, width)) for _ in range(sums)))
+    for part in (ROWS,) if hubs is None else (PIECES, SECOND, JOINED):
+        rows, offsets = (csc.num_rows, csc.indptr) if hubs is None or part == JOINED else (hubs.size, hubs.offsets)
+        warps = warps_for(edges * columns)
+        kernel((rows, tiles), offsets, *arrays, *tables, PART=part, warps=warps, **how)
     return y
 
 

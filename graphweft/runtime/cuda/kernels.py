@@ -1,9 +1,9 @@
 """Kernels that are written once, in Triton: sums and extrema over edges, softmax over edges, stages of rows, dropout.
 
 Comes in: arrays of a graph's in-edges, rows, and constants. Goes out: rows. One program computes a row, or a tile of
-its columns; sums cut hubs into pieces that are joined in order; nothing is added up by atomics, so equal calls give
-equal bits. Sums are taken in float32, of float16 and bfloat16 too, or, for float64, in float64. Widths are constants,
-so that rows are read by vectors. Called by ``edges.py``. Source: Morphling, algorithm 2 with the tile outside.
+its columns; hubs are cut into pieces, which are joined in order (``hubs.py``); nothing is added up by atomics, so equal
+calls give equal bits. Sums are taken in float32, of float16 and bfloat16 too, or, for float64, in float64. Widths are
+constants: rows are read by vectors. Called by ``edges.py``. Source: Morphling, algorithm 2 with the tile outside.
 """
 # Triton has types of its own, and Python's are not checked here.
 # mypy: ignore-errors
@@ -22,6 +22,35 @@ tl: Any = None  # triton.language, once a kernel is asked for
 def edge_numbers(ids, p, here, HAS_IDS: tl.constexpr):
     """The numbers of the edges at places ``p`` in row order."""
     return tl.load(ids + p, mask=here, other=0).to(tl.int64) if HAS_IDS else p.to(tl.int64)
+
+
+@device
+def span(offsets, pieces, owners, at, PART: tl.constexpr):
+    """The row of program ``at``, where its edges begin and end, and from which piece to which the row is joined.
+
+    PART is that of ``hubs.py``: with 1 and 3 a program has a piece of a row; with 2 hubs have no edges of their own.
+    """
+    STEP: tl.constexpr = 2 if PART % 2 == 1 else 1
+    begin = tl.load(offsets + at * STEP)
+    end = tl.load(offsets + at * STEP + 1)
+    row = tl.load(owners + at).to(tl.int64) if PART % 2 == 1 else at
+    piece = at * 0
+    last = piece
+    if PART > 0:
+        piece = tl.load(pieces + row).to(tl.int64)
+        last = tl.load(pieces + row + 1).to(tl.int64)
+    if PART == 2:
+        end = tl.where(last > piece, begin, end)
+    return row, begin, end, piece, last
+
+
+@device
+def joined(block, parts, piece, last, place, here, WIDTH: tl.constexpr, BE: tl.constexpr):
+    """A block of sums, and those of pieces added to it: numbers ``place`` of each, where ``here``."""
+    for at in range(piece, last, BE):
+        p = at + tl.arange(0, BE)
+        block += tl.load(parts + p[:, None] * WIDTH + place, mask=(p < last)[:, None] & here, other=0.0)
+    return block
 
 
 @device
@@ -57,24 +86,19 @@ def finished(
 @kernel
 def sum_edges(
     offsets, columns, ids, x, own, weight, scale, row_scale, bias,
-    addend, mask, post_scale, y, short, first, pieces, F: tl.constexpr, HAS_WEIGHT: tl.constexpr,
-    HAS_IDS: tl.constexpr, HAS_SCALE: tl.constexpr, OWN: tl.constexpr, STAGES: tl.constexpr, BE: tl.constexpr,
-    BS: tl.constexpr, BF: tl.constexpr, STEP: tl.constexpr, HUB: tl.constexpr
+    addend, mask, post_scale, short, y, pieces, owners, parts, F: tl.constexpr, HAS_WEIGHT: tl.constexpr,
+    HAS_IDS: tl.constexpr, HAS_SCALE: tl.constexpr, OWN: tl.constexpr, STAGES: tl.constexpr, PART: tl.constexpr,
+    BE: tl.constexpr, BS: tl.constexpr, BF: tl.constexpr
 ):  # fmt: skip
     """``y[i] = epilogue(sum over edges j -> i of weight * scale[j] * x[j] + OWN * scale[i] * own[i])``.
 
-    Row i has the edges from ``offsets[STEP * i]`` to the next offset. With ``HUB`` a row of more edges than that has
-    been summed by pieces of so many, which lie in ``pieces`` from ``first[i]`` on and are added up here in their order.
+    Pieces of rows are sums alone, in ``parts``.
     """
     ACC: tl.constexpr = tl.float64 if y.dtype.element_ty == tl.float64 else tl.float32
     row = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     here = f < F
-    begin = tl.load(offsets + row * STEP)
-    end = tl.load(offsets + row * STEP + 1)
-    if HUB > 0:
-        count = tl.where(end - begin > HUB, (end - begin + HUB - 1) // HUB, 0)
-        end = tl.where(count > 0, begin, end)
+    _, begin, end, piece, last = span(offsets, pieces, owners, row, PART)
     block = tl.zeros([BE, BF], ACC)  # its edges are added up after the last one
     for at in range(begin, end, BE):
         p = at + tl.arange(0, BE)
@@ -87,19 +111,18 @@ def sum_edges(
         if HAS_SCALE:
             t = t * tl.load(scale + col, mask=some, other=0.0)[:, None]
         block += t
+    if PART == 2:
+        block = joined(block, parts, piece, last, f[None, :], here[None, :], F, BE)
     total = tl.broadcast_to(tl.sum(block, axis=0)[None, :], [BS, BF])
-    if HUB > 0:
-        piece = tl.load(first + row, mask=count > 0, other=0).to(tl.int64)
-        for at in range(piece, piece + count):
-            total += tl.load(pieces + at * F + f, mask=here, other=0.0)[None, :]
     here = first_row(BS, here)
     f = f[None, :]
-    if OWN != 0.0:
+    if OWN != 0.0 and PART != 1:
         mine = tl.load(own + row * F + f + here * 0, mask=here, other=0.0).to(ACC) * OWN
         if HAS_SCALE:
             mine = mine * tl.load(scale + row)
         total += mine
-    total = finished(total, row, f + here * 0, here, row_scale, bias, addend, mask, post_scale, short, F, STAGES)
+    if PART != 1:
+        total = finished(total, row, f + here * 0, here, row_scale, bias, addend, mask, post_scale, short, F, STAGES)
     tl.store(y + row * F + f + here * 0, total, mask=here)
 
 
@@ -120,17 +143,26 @@ def finish_rows(
     tl.store(y + row * F + f, t, mask=here)
 
 
+@device
+def improved(best, first, t, number, MINIMUM: tl.constexpr):
+    """The extrema so far and the numbers of the edges that they come from, with those of ``t``, which come later."""
+    beats = ((t >= best if MINIMUM else t <= best) == 0) & (best == best)  # also where t is the first NaN
+    return tl.where(beats, t, best), tl.where(beats, number, first)
+
+
 @kernel
 def extremum_of_edges(
-    offsets, columns, x, y, arg, F: tl.constexpr, MINIMUM: tl.constexpr, WANT_ARG: tl.constexpr,
-    BE: tl.constexpr, BF: tl.constexpr
+    offsets, columns, x, y, arg, pieces, owners, parts, args, F: tl.constexpr, MINIMUM: tl.constexpr,
+    WANT_ARG: tl.constexpr, PART: tl.constexpr, BE: tl.constexpr, BF: tl.constexpr
 ):  # fmt: skip
-    """The largest (smallest) ``x[j]`` over edges j -> i, 0 without edges, and the j of the first one, or -1."""
+    """The largest (smallest) ``x[j]`` over edges j -> i, 0 without edges, and the j of the first one, or -1.
+
+    Of pieces: ``parts`` and ``args``.
+    """
     row = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     here = f < F
-    begin = tl.load(offsets + row)
-    end = tl.load(offsets + row + 1)
+    _, begin, end, piece, last = span(offsets, pieces, owners, row, PART)
     # Every place of a block has an extremum of its own; they meet after the last edge.
     least: tl.constexpr = float("inf") if MINIMUM else float("-inf")
     ACC: tl.constexpr = tl.float64 if y.dtype.element_ty == tl.float64 else tl.float32
@@ -141,38 +173,46 @@ def extremum_of_edges(
         some = at + k < end
         col = tl.load(columns + at + k, mask=some, other=0).to(tl.int64)
         t = tl.load(x + col[:, None] * F + f[None, :], mask=some[:, None] & here[None, :], other=least).to(ACC)
-        beats = ((t >= best if MINIMUM else t <= best) == 0) & (best == best)  # also where t is the first NaN
-        best = tl.where(beats, t, best)
-        if WANT_ARG:
-            first = tl.where(beats, (at - begin).to(tl.int32) + k[:, None], first)
+        best, first = improved(best, first, t, (at - begin).to(tl.int32) + k[:, None], MINIMUM)
+    if PART == 2:
+        for at in range(piece, last, BE):
+            some = (at + k < last)[:, None] & here[None, :]
+            t = tl.load(parts + (at + k)[:, None] * F + f[None, :], mask=some, other=least).to(ACC)
+            best, first = improved(best, first, t, (at - piece).to(tl.int32) + k[:, None], MINIMUM)
     top = tl.reduce(best, 0, gw_min if MINIMUM else gw_max)
-    has_edges = f * 0 + begin < end
+    has_edges = f * 0 + begin + piece < end + last if PART == 2 else f * 0 + begin < end
     stored = first_row(BE, here)
     place_of = row * F + f[None, :] + stored * 0
     tl.store(y + place_of, tl.where(has_edges, top, 0.0)[None, :] + tl.zeros([BE, BF], top.dtype), mask=stored)
     if WANT_ARG:
         is_top = (best == top[None, :]) | (best != best)
-        place = begin + tl.min(tl.where(is_top, first, 0x7FFFFFFF), axis=0)
-        found = tl.load(columns + place, mask=here & has_edges, other=-1)
+        number = tl.min(tl.where(is_top, first, 0x7FFFFFFF), axis=0)
+        place = begin + number
+        found = tl.load(columns + place, mask=here & (f * 0 + begin < end), other=-1)
+        if PART == 2:
+            has_pieces = f * 0 + piece < last
+            place = piece + number
+            far = tl.load(args + place * F + f, mask=here & has_pieces, other=-1)
+            found = tl.where(has_pieces, far, found)
         tl.store(arg + place_of, tl.broadcast_to(found[None, :], [BE, BF]), mask=stored)
 
 
 @kernel
 def extremum_gradient(
-    offsets, columns, arg, dy, dx, F: tl.constexpr, BE: tl.constexpr, BF: tl.constexpr
+    offsets, columns, arg, dy, dx, pieces, owners, parts, F: tl.constexpr, PART: tl.constexpr, BE: tl.constexpr,
+    BF: tl.constexpr
 ):  # fmt: skip
     """``dx[j]`` = sum of ``dy[i]`` over destinations i whose ``arg`` is j.
 
     Rows are sources; of parallel edges there is one. What is hit lies scattered: as a line it is read one element a
     thread, so that a request touches a sector once.
     """
-    row = tl.program_id(0).to(tl.int64)
+    unit = tl.program_id(0).to(tl.int64)
+    row, begin, end, piece, last = span(offsets, pieces, owners, unit, PART)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     along = dy + (tl.program_id(1) * BF + tl.arange(0, BE * BF) % BF)
     own = row.to(arg.dtype.element_ty)
     here = f < F
-    begin = tl.load(offsets + row)
-    end = tl.load(offsets + row + 1)
     block = tl.zeros([BE * BF], tl.float64 if dx.dtype.element_ty == tl.float64 else tl.float32)
     for at in range(begin, end, BE):
         p = at + tl.arange(0, BE)
@@ -185,67 +225,99 @@ def extremum_gradient(
         hit = tl.reshape(hit, [BE * BF])
         block += tl.load(along + source.to(tl.int64) * F, mask=hit, other=0.0)
     stored = first_row(BE, here)
-    total = tl.broadcast_to(tl.sum(tl.reshape(block, [BE, BF]), axis=0)[None, :], [BE, BF])
-    tl.store(dx + row * F + f[None, :] + stored * 0, total, mask=stored)
+    sums = tl.reshape(block, [BE, BF])
+    if PART == 2:
+        sums = joined(sums, parts, piece, last, f[None, :], here[None, :], F, BE)
+    total = tl.broadcast_to(tl.sum(sums, axis=0)[None, :], [BE, BF])
+    tl.store(dx + unit * F + f[None, :] + stored * 0, total, mask=stored)
+
+
+@device
+def rescaled(top, highest):
+    """Of two largest scores the larger one, what exponents are taken beside, and the factor of sums so far."""
+    above = gw_max(top, highest)
+    base = tl.where(above == float("-inf"), 0.0, above)
+    return above, base, tl.where(top == above, 1.0, tl.exp(top - base))
 
 
 @kernel
 def softmax_of_edges(
-    offsets, ids, x, y, H: tl.constexpr, HAS_IDS: tl.constexpr, LOG: tl.constexpr, BE: tl.constexpr,
-    BH: tl.constexpr
+    offsets, ids, x, y, pieces, owners, tops, totals, H: tl.constexpr, HAS_IDS: tl.constexpr, LOG: tl.constexpr,
+    PART: tl.constexpr, BE: tl.constexpr, BH: tl.constexpr
 ):  # fmt: skip
-    """Softmax, or its logarithm, over the in-edges of a row, for every one of H numbers of an edge."""
-    row = tl.program_id(0).to(tl.int64)
+    """Softmax, or its logarithm, over the in-edges of a row, for every one of H numbers of an edge.
+
+    Pieces give their largest number and their sum first, and their edges' results when all are known.
+    """
+    unit = tl.program_id(0).to(tl.int64)
     h = tl.program_id(1) * BH + tl.arange(0, BH)
-    begin = tl.load(offsets + row)
-    end = tl.load(offsets + row + 1)
+    _, begin, end, piece, last = span(offsets, pieces, owners, unit, PART)
     ACC: tl.constexpr = tl.float64 if y.dtype.element_ty == tl.float64 else tl.float32
     top = tl.full([BH], float("-inf"), ACC)
     total = tl.zeros([BH], ACC)
-    for at in range(begin, end, BE):
-        p = at + tl.arange(0, BE)
-        here = (p < end)[:, None] & (h < H)[None, :]
-        place = edge_numbers(ids, p, p < end, HAS_IDS)
-        t = tl.load(x + place[:, None] * H + h[None, :], mask=here, other=float("-inf")).to(ACC)
-        above = gw_max(top, tl.reduce(t, 0, gw_max))
-        base = tl.where(above == float("-inf"), 0.0, above)
-        shrink = tl.where(top == above, 1.0, tl.exp(top - base))
-        total = total * shrink + tl.sum(tl.exp(t - base[None, :]), axis=0)
-        top = above
-    for at in range(begin, end, BE):
-        p = at + tl.arange(0, BE)
-        here = (p < end)[:, None] & (h < H)[None, :]
-        place = edge_numbers(ids, p, p < end, HAS_IDS)
-        t = tl.load(x + place[:, None] * H + h[None, :], mask=here, other=0.0).to(ACC) - top[None, :]
-        t = t - tl.log(total)[None, :] if LOG else tl.exp(t) / total[None, :]
-        tl.store(y + place[:, None] * H + h[None, :], t, mask=here)
+    if PART == 3:
+        for at in range(piece, last, BE):
+            p = (at + tl.arange(0, BE))[:, None]
+            here = (p < last) & (h < H)[None, :]
+            t = tl.load(tops + p * H + h[None, :], mask=here, other=float("-inf"))
+            above, base, shrink = rescaled(top, tl.reduce(t, 0, gw_max))
+            part = tl.load(totals + p * H + h[None, :], mask=here, other=0.0)
+            total = total * shrink + tl.sum(part * tl.exp(t - base[None, :]), axis=0)
+            top = above
+    else:
+        for at in range(begin, end, BE):
+            p = at + tl.arange(0, BE)
+            here = (p < end)[:, None] & (h < H)[None, :]
+            place = edge_numbers(ids, p, p < end, HAS_IDS)
+            t = tl.load(x + place[:, None] * H + h[None, :], mask=here, other=float("-inf")).to(ACC)
+            above, base, shrink = rescaled(top, tl.reduce(t, 0, gw_max))
+            total = total * shrink + tl.sum(tl.exp(t - base[None, :]), axis=0)
+            top = above
+    if PART == 1:
+        tl.store(tops + unit * H + h, top, mask=h < H)
+        tl.store(totals + unit * H + h, total, mask=h < H)
+    else:
+        for at in range(begin, end, BE):
+            p = at + tl.arange(0, BE)
+            here = (p < end)[:, None] & (h < H)[None, :]
+            place = edge_numbers(ids, p, p < end, HAS_IDS)
+            t = tl.load(x + place[:, None] * H + h[None, :], mask=here, other=0.0).to(ACC) - top[None, :]
+            t = t - tl.log(total)[None, :] if LOG else tl.exp(t) / total[None, :]
+            tl.store(y + place[:, None] * H + h[None, :], t, mask=here)
 
 
 @kernel
 def softmax_gradient(
-    offsets, ids, s, g, y, H: tl.constexpr, HAS_IDS: tl.constexpr, BE: tl.constexpr, BH: tl.constexpr
+    offsets, ids, s, g, y, pieces, owners, totals, H: tl.constexpr, HAS_IDS: tl.constexpr, PART: tl.constexpr,
+    BE: tl.constexpr, BH: tl.constexpr
 ):  # fmt: skip
-    """``s * (g - sum over the row of s * g)``."""
-    row = tl.program_id(0).to(tl.int64)
+    """``s * (g - sum over the row of s * g)``; pieces give sums first."""
+    unit = tl.program_id(0).to(tl.int64)
     h = tl.program_id(1) * BH + tl.arange(0, BH)
-    begin = tl.load(offsets + row)
-    end = tl.load(offsets + row + 1)
+    _, begin, end, piece, last = span(offsets, pieces, owners, unit, PART)
     ACC: tl.constexpr = tl.float64 if y.dtype.element_ty == tl.float64 else tl.float32
     total = tl.zeros([BH], ACC)
-    for at in range(begin, end, BE):
-        p = at + tl.arange(0, BE)
-        here = (p < end)[:, None] & (h < H)[None, :]
-        place = edge_numbers(ids, p, p < end, HAS_IDS)
-        there = place[:, None] * H + h[None, :]
-        t = tl.load(s + there, mask=here, other=0.0).to(ACC) * tl.load(g + there, mask=here, other=0.0).to(ACC)
-        total += tl.sum(t, axis=0)
-    for at in range(begin, end, BE):
-        p = at + tl.arange(0, BE)
-        here = (p < end)[:, None] & (h < H)[None, :]
-        place = edge_numbers(ids, p, p < end, HAS_IDS)
-        there = place[:, None] * H + h[None, :]
-        t = tl.load(g + there, mask=here, other=0.0).to(ACC) - total[None, :]
-        tl.store(y + there, tl.load(s + there, mask=here, other=0.0).to(ACC) * t, mask=here)
+    if PART == 3:
+        sums = joined(tl.zeros([BE, BH], ACC), totals, piece, last, h[None, :], (h < H)[None, :], H, BE)
+        total += tl.sum(sums, axis=0)
+    else:
+        for at in range(begin, end, BE):
+            p = at + tl.arange(0, BE)
+            here = (p < end)[:, None] & (h < H)[None, :]
+            place = edge_numbers(ids, p, p < end, HAS_IDS)
+            there = place[:, None] * H + h[None, :]
+            t = tl.load(s + there, mask=here, other=0.0).to(ACC) * tl.load(g + there, mask=here, other=0.0).to(ACC)
+            total += tl.sum(t, axis=0)
+    if PART == 1:
+        tl.store(totals + unit * H + h, total, mask=h < H)
+    else:
+        for at in range(begin, end, BE):
+            p = at + tl.arange(0, BE)
+            here = (p < end)[:, None] & (h < H)[None, :]
+            place = edge_numbers(ids, p, p < end, HAS_IDS)
+            there = place[:, None] * H + h[None, :]
+            t = tl.load(g + there, mask=here, other=0.0).to(ACC) - total[None, :]
+            tl.store(y + there, tl.load(s + there, mask=here, other=0.0).to(ACC) * t, mask=here)
 
 
 @device
@@ -263,6 +335,17 @@ def drawn_words(block, seed_low, seed_high, stream_low, stream_high):
     )  # fmt: skip
 
 
+@device
+def drawn_sixteen(at, seed_low, seed_high, stream_low, stream_high):
+    """16 bits for each element by its place, as the CPU draws them."""
+    block = (at // 64) * 8 + (at % 32) // 4
+    c0, c1, c2, c3 = drawn_words(block, seed_low, seed_high, stream_low, stream_high)
+    first = tl.where((at & 32) != 0, c2, c0)
+    second = tl.where((at & 32) != 0, c3, c1)
+    word = tl.where((at & 2) != 0, second, first)
+    return tl.where((at & 1) != 0, word >> 16, word & 0xFFFF).to(tl.int32)
+
+
 @kernel
 def drop_elements(
     x, ids, y, count, seed_low, seed_high, stream_low, stream_high, FACTOR: tl.constexpr, F: tl.constexpr,
@@ -271,13 +354,24 @@ def drop_elements(
     """Dropout with the CPU's draws: 16 bits an element."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = at < count
-    block = (at // 64) * 8 + (at % 32) // 4
-    c0, c1, c2, c3 = drawn_words(block, seed_low, seed_high, stream_low, stream_high)
-    first = tl.where((at & 32) != 0, c2, c0)
-    second = tl.where((at & 32) != 0, c3, c1)
-    word = tl.where((at & 2) != 0, second, first)
-    draw = tl.where((at & 1) != 0, word >> 16, word & 0xFFFF)
+    draw = drawn_sixteen(at, seed_low, seed_high, stream_low, stream_high)
     source = tl.load(ids + at // F, mask=here, other=0).to(tl.int64) * F + at % F if HAS_IDS else at
     t = tl.load(x + source, mask=here, other=0.0)
     t = (t if y.dtype.element_ty == tl.float64 else t.to(tl.float32)) * FACTOR
-    tl.store(y + at, tl.where(draw.to(tl.int32) >= THRESHOLD, t, 0.0), mask=here)
+    tl.store(y + at, tl.where(draw >= THRESHOLD, t, 0.0), mask=here)
+
+
+@kernel
+def drop_entries(
+    x, rows, columns, y, count, seed_low, seed_high, stream_low, stream_high, FACTOR: tl.constexpr, F: tl.constexpr,
+    TURNED: tl.constexpr, THRESHOLD: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The same of the stored entries of a matrix of F columns, or of its transpose."""
+    p = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here = p < count
+    row = tl.load(rows + p, mask=here, other=0).to(tl.int64)
+    column = tl.load(columns + p, mask=here, other=0).to(tl.int64)
+    at = column * F + row if TURNED else row * F + column
+    draw = drawn_sixteen(at, seed_low, seed_high, stream_low, stream_high)
+    t = tl.load(x + p, mask=here, other=0.0) * FACTOR
+    tl.store(y + p, tl.where(draw >= THRESHOLD, t, 0.0), mask=here)
