@@ -143,7 +143,7 @@ class segment_sampler final : public segment_sampler_base {
   }
 
  private:
-  static constexpr int64_t grain = 256;
+  static constexpr int64_t grain = 256, ahead = 32, under_way = 4;  // rows
 
   struct segment {
     int64_t at;     // position of its first edge in the graph
@@ -226,9 +226,13 @@ class segment_sampler final : public segment_sampler_base {
     require(edges < int64_t{1} << 31, "sampler: a batch has 2^31 sampled edges or more");
     parallel_ranges(rows - first, grain, [&](int64_t begin, int64_t end) {
       pick_memory& memory = memory_[size_t(thread_id())];
-      for (int64_t row = first + begin; row < first + end; ++row)
-        for (int64_t s = first_segment_[size_t(row)]; s < first_segment_[size_t(row) + 1]; ++s)
-          draw(hop, row, segments_[size_t(s)], memory);
+      // while some rows draw, the ids that those before have drawn come out of memory
+      for (int64_t row = first + begin; row < first + end + under_way; ++row) {
+        if (row < first + end)
+          for (int64_t s = first_segment_[size_t(row)]; s < first_segment_[size_t(row) + 1]; ++s)
+            draw(hop, row, segments_[size_t(s)], memory);
+        if (row >= first + begin + under_way) read_ids(row - under_way);
+      }
     });
     const std::vector<int64_t>& known = trees_ ? ids_ : nodes_;
     const int64_t growing = falling_ ? edges - before : edges;
@@ -251,7 +255,10 @@ class segment_sampler final : public segment_sampler_base {
     std::vector<part> parts(static_cast<size_t>(chunks));
     parallel_chunks(chunks, [&](int64_t chunk) {
       part& mine = parts[size_t(chunk)];
-      for (int64_t row = first + chunk * grain; row < std::min(rows, first + (chunk + 1) * grain); ++row) {
+      const int64_t last = std::min(rows, first + (chunk + 1) * grain);
+      for (int64_t row = first + chunk * grain; row < last; ++row) {
+        if (row + ahead < last) fetch_row(nodes_[size_t(row + ahead)]);
+        if (row + ahead / 2 < last) fetch_edge_ids(nodes_[size_t(row + ahead / 2)]);
         const size_t before = mine.segments.size();
         cut(hop, row, mine.segments, mine.skips);
         mine.counts.push_back(int64_t(mine.segments.size() - before));
@@ -272,6 +279,17 @@ class segment_sampler final : public segment_sampler_base {
     offsets_.resize(size_t(edges));
     columns_.resize(size_t(edges));
     named_.resize(size_t(edges));
+  }
+
+  // What a cut reads first: where a row lies, and the ends of its edge ids.
+  void fetch_row(int64_t node) const { __builtin_prefetch(graph_.indptr + node, 0, 2); }
+  void fetch_edge_ids(int64_t node) const {
+    if (graph_.edge_ids == nullptr || relations() == 1) return;
+    const int64_t begin = graph_.indptr[node], end = graph_.indptr[node + 1];
+    if (begin == end) return;
+    __builtin_prefetch(graph_.edge_ids + begin, 0, 2);
+    __builtin_prefetch(graph_.edge_ids + (begin + end) / 2, 0, 2);
+    __builtin_prefetch(graph_.edge_ids + end - 1, 0, 2);
   }
 
   // The segments of a row that draw anything.
@@ -366,17 +384,26 @@ class segment_sampler final : public segment_sampler_base {
         pick_distinct<false>(n, k, below, out);
     }
     const uint32_t* const skips = skips_.data() + s.skips;
+    const I* const row_indices = graph_.indices + graph_.indptr[node];
     for (uint32_t i = 0; i < k; ++i) {
       const int64_t p = s.at + past_skips(out[i], skips, s.skipped);
       out[i] = place(node, p);
-      named_[size_t(s.start + i)] = graph_.indices[graph_.indptr[node] + out[i]];
+      __builtin_prefetch(row_indices + out[i], 0, 2);
     }
+  }
+
+  // The ids that the drawn edges of a row lead to.
+  void read_ids(int64_t row) {
+    const I* const from = graph_.indices + graph_.indptr[nodes_[size_t(row)]];
+    for (int64_t p = row_start(row); p < row_start(row + 1); ++p) named_[size_t(p)] = from[offsets_[size_t(p)]];
   }
 
   // Numbers what hop `hop` reads of a segment and no earlier one did.
   void number(int64_t hop, int64_t row, segment& s) {
     const int64_t tree = tree_of(row), end = kept(s, hop);
     for (int64_t p = s.start + s.numbered; p < s.start + end; ++p) {
+      const size_t next_read = size_t(p + ahead);  // of this hop's edges, or of an earlier one's: only a hint
+      if (next_read < named_.size()) numbers_.prefetch(identity(tree, named_[next_read]));
       const int64_t node = named_[size_t(p)];
       const uint32_t next = uint32_t(nodes_.size()), found = numbers_.find_or_add(identity(tree, node), next);
       if (found == next) add_node(tree, node);
