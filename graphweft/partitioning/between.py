@@ -59,7 +59,8 @@ class Between:
     def graph(self) -> tuple[Adjacency, Ints]:
         """Structure and weights of entries."""
         if self._whole is not None:
-            return Adjacency(*map(torch.from_numpy, self._whole[:2]), None, self._clusters), self._whole[2]
+            ends, columns, weight = self._whole
+            return Adjacency(torch.from_numpy(ends), torch.from_numpy(columns), None, self._clusters), weight
         self._merge()
         keys, weights = self._found[0]
         rows = np.bincount(keys // self._clusters, minlength=self._clusters)
