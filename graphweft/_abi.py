@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "b53662cb032122ea"
+HASH = "4b34ea17df226a11"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -305,7 +305,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_heap_trim": (),
     "gw_pages_unmap": (_P, _I64),
     "gw_multilevel_cluster": (_Adjacency, _I64, _P, _P, _P, _P, _P, _P, _P),
-    "gw_multilevel_contract": (_Adjacency, _I64, _P, _P, _I64, _P, _P, _P, _P),
+    "gw_multilevel_contract": (_Adjacency, _I64, _P, _P, _I64, _F64, _P, _P, _P),
     "gw_multilevel_place": (_Adjacency, _I64, _P, _P, _P, _P, _I64, _I64, _P, _P, _P, _P, _P, _P, _P),
     "gw_negative_pairs": (_Adjacency, _P, _I32, _I64, _P, _I64, _U64, _U64, _U64, _P, _P),
     "gw_negative_tails": (_Adjacency, _P, _I32, _I64, _P, _I64, _U64, _U64, _U64, _P, _P),

@@ -36,6 +36,7 @@ from graphweft.runtime.cuda import edges
 from graphweft.runtime.cuda.graphs import GraphStep, Recorder
 from graphweft.runtime.cuda.jit import find_triton
 from graphweft.runtime.cuda.sampling import DeviceSampler
+from graphweft.runtime.cuda.updates import Stepped, Updates
 from graphweft.runtime.padded import Shapes
 from graphweft.runtime.staged import Choice, PreparedBatch
 from graphweft.runtime.targets import target_named
@@ -47,6 +48,7 @@ _CLOSE = 1e-5  # of the largest number of a result, in float32
 _ROUNDED = 2.0**-8  # of a result in bfloat16
 _OF_MODELS = 1e-3  # the same for gradients of whole models
 _TIMED = 20
+_RATE = 0.1  # of optimisers
 _WIDTH = 64
 
 
@@ -91,6 +93,8 @@ _CALLS = {  # that a check stands for
     "its gradient by scores": ("edge_softmax_grad",),
     "stages of rows": ("rows", "matmul"),
     "dropout, the CPU's draws": ("dropout", "dropout_of_rows"),
+    "steps of Adam": ("adam",),
+    "steps of SGD": ("sgd",),
     "gradients of GAT": ("attention", "attention_grad", "head_scores", "head_sums", "edge_nest", "row_nest"),
 }
 
@@ -114,6 +118,7 @@ def checks(device: str, nodes: int = 100_000, degree: int = 15, repetitions: int
     # Models come after the kernels, without those that do not hold.
     of_kind: list[Callable[[], dict[str, Work]]] = [
         lambda: _kernels(graph, place),
+        lambda: _steps(place),
         lambda: _batches(graph, place),
         lambda: _models(few, place),
         lambda: replays(few, place),
@@ -236,6 +241,41 @@ def _kernels(graph: Graph, place: torch.device) -> dict[str, Work]:
             lambda: edges.dropout(far["x"], 0.5, 7, 3), dense.dropout(x, 0.5, 7, 3), 8 * _WIDTH * n, 0.0
         ),
     }
+
+
+def _steps(place: torch.device) -> dict[str, Work]:
+    """Three steps of each optimiser over parameters of many sizes, against torch's in float64."""
+    drawn = torch.Generator().manual_seed(6)
+    begin, slopes = ([torch.randn(size, generator=drawn) for size in (1, 40, 5000)] for _ in range(2))
+    found = {}
+    for name, kind, knobs in (
+        ("steps of Adam", "adam", (0.9, 0.999, 1e-8, 0.01, 1.0, 0.0)),
+        ("steps of SGD", "sgd", (0.9, 0.0, 0.01, 0.0, 0.0)),
+    ):
+        exact = [nn.Parameter(t.double()) for t in begin]
+        given = {"lr": _RATE, "weight_decay": 0.01}
+        other = torch.optim.AdamW(exact, **given) if kind == "adam" else torch.optim.SGD(exact, momentum=0.9, **given)
+        for param, slope in zip(exact, slopes, strict=True):
+            param.grad = slope.double()
+        for _ in range(3):
+            other.step()
+
+        def run(kind: str = kind, knobs: tuple[float, ...] = knobs) -> Tensor:
+            rows = []
+            for value, slope in zip(begin, slopes, strict=True):
+                param, means = (
+                    value.to(place, copy=True),
+                    tuple(torch.zeros_like(value, device=place) for _ in range(2)),
+                )
+                state = (*means, torch.zeros((), device=place)) if kind == "adam" else means[:1]
+                rows.append(Stepped(0, param, slope.to(place), state))
+            updates = Updates(kind, place)
+            for _ in range(3):
+                updates(rows, [knobs], [torch.full((), _RATE, device=place)])
+            return torch.cat([row.param for row in rows])
+
+        found[name] = Work(run, torch.cat([param.detach() for param in exact]))
+    return found
 
 
 def _batches(graph: Graph, place: torch.device) -> dict[str, Work]:

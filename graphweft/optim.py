@@ -2,8 +2,8 @@
 
 Comes in: parameters with gradients. Goes out: updated parameters; each parameter and state value is read and written
 once a step. State, groups and ``state_dict`` are torch's own: the classes extend those of ``torch.optim`` and state
-moves both ways. Parameters of other dtypes or devices take torch's functional path within the same step. Called by the
-trainer and by users' own loops.
+moves both ways. Parameters on a device are stepped by one launch of its target's kernel; other dtypes, and devices
+without one, take torch's functional path within the same step. Called by the trainer and by users' own loops.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import weakref
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
@@ -25,6 +24,7 @@ from torch.optim.sgd import sgd as _torch_sgd
 from graphweft import _native
 from graphweft._abi import AdamTensor, SgdTensor
 from graphweft._errors import ConfigError
+from graphweft._optim_device import DeviceSteps, is_fused
 from graphweft._torch_private import step_is_watched
 
 __all__ = ["SGD", "Adam", "AdamW"]
@@ -50,13 +50,6 @@ def _native_gradient(param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor | 
     if _is_plain(grad):
         return grad
     return grad.contiguous() if grad.dtype is torch.float32 and grad.layout is torch.strided and grad.is_cpu else None
-
-
-def _is_fused(group: dict[str, Any]) -> bool:
-    """Whether torch has one kernel for all parameters, as on CUDA devices, and nobody asked for another."""
-    asked = group["foreach"] is not None or group["fused"] is not None or group["differentiable"]
-    dense = all(p.grad is None or not p.grad.is_sparse for p in group["params"])
-    return not asked and dense and all(p.is_cuda and p.is_floating_point() for p in group["params"])
 
 
 def _evaluate(closure: Closure | None) -> float | None:
@@ -87,65 +80,12 @@ def _when_asked(step: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-class _WithoutCompiler:
-    """Keeps torch's compiler out: its decorator on these methods imports 800 modules: seconds, and memory.
-
-    On a device, learning rates lie in its memory, so that a step that was recorded follows a schedule.
-    """
+class _WithoutCompiler(DeviceSteps):
+    """Keeps torch's compiler out: its decorator on these methods imports 800 modules: seconds, and memory."""
 
     add_param_group = _bare("add_param_group")
     state_dict = _bare("state_dict")
     load_state_dict = _bare("load_state_dict")
-    param_groups: list[dict[str, Any]]
-    state: defaultdict[torch.Tensor, Any]
-    _rates: tuple[tuple[torch.Tensor, float], ...] = ()  # by group: where the kernel reads it, and what is there
-
-    def write_rates(self) -> None:
-        """Writes learning rates that have changed to where kernels of a device read them."""
-        known, self._rates = self._rates, ()
-        for at, group in enumerate(self.param_groups):
-            place = group["params"][0].device if group["params"] else torch.device("cpu")
-            rate = 0.0 if isinstance(group["lr"], torch.Tensor) else float(group["lr"])  # a tensor is read itself
-            held = known[at] if at < len(known) and known[at][0].device == place else None
-            if held is None:
-                held = torch.full((), rate, dtype=torch.float32, device=place), rate
-            elif held[1] != rate:
-                held = held[0].fill_(rate), rate
-            self._rates = (*self._rates, held)
-
-    def _fused(self, group: dict[str, Any]) -> dict[str, Any]:
-        """``group`` for torch's fused kernel, with its rate in the memory of the device."""
-        if isinstance(group["lr"], torch.Tensor):
-            return {**group, "fused": True}
-        if "amsgrad" in group:
-            for param in group["params"]:  # counts of steps lie where the kernel reads them
-                if "step" in self.state.get(param, {}):
-                    self.state[param]["step"] = self.state[param]["step"].to(param.device)
-        return {**group, "fused": True, "lr": self._rates[group["number"]][0]}
-
-    def is_recordable(self) -> bool:
-        """Whether a step is launches alone, which read and write memory that is there: see ``train/update.py``."""
-        keeps = any(group.get("momentum", 1.0) != 0 for group in self.param_groups)
-        trained = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
-        return (
-            all(_is_fused(group) and not isinstance(group["lr"], torch.Tensor) for group in self.param_groups)
-            and bool(trained)
-            and (not keeps or all(self.state.get(p) for p in trained))
-            and all(t.device == p.device for p in trained for t in self._state_of(p))
-        )
-
-    def _state_of(self, param: torch.Tensor) -> list[torch.Tensor]:
-        """What is kept of a parameter; a step moves what a checkpoint left elsewhere."""
-        return [t for t in self.state.get(param, {}).values() if isinstance(t, torch.Tensor)]
-
-    def places(self) -> tuple[Any, ...]:
-        """What a recorded step depends on: settings but rates, and where its state lies."""
-        settings = [(k, v) for group in self.param_groups for k, v in group.items() if k not in ("params", "lr")]
-        return (*settings, *(t.data_ptr() for t in self.held()), *(rate.data_ptr() for rate, _ in self._rates))
-
-    def held(self) -> list[torch.Tensor]:
-        """The state that a step changes."""
-        return [t for param in self.state for t in self._state_of(param)]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's, without a note to its profiler, which takes longer than the rest for small models."""
@@ -266,7 +206,7 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
         tensor([0.5000, 0.5000, 0.5000])
     """
 
-    _decoupled = False
+    _decoupled, _kind = False, "adam"
     _known: tuple[_Prepared, ...] = ()  # the latest first
 
     def __init__(
@@ -305,8 +245,14 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
             for group in self.param_groups:
                 group["decoupled_weight_decay"] = True
 
-    def _native_state(self, param: torch.Tensor) -> _Moments | None:
-        """The parameter's state by ``_MOMENTS``, made on its first step in torch's layout; None for another kind."""
+    def _settings(self, group: dict[str, Any]) -> tuple[float, ...]:
+        return _knobs(group)[1:]
+
+    def _changed(self, number: int, param: torch.Tensor) -> tuple[bool, tuple[torch.Tensor, ...]]:
+        return False, self._moments(param)
+
+    def _moments(self, param: torch.Tensor) -> _Moments:
+        """The parameter's state by ``_MOMENTS``, made on its first step in torch's layout."""
         state: dict[str, Any] = self.state[param]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
@@ -315,6 +261,11 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
         if state["step"].device != param.device:  # of a run on a device
             state["step"] = state["step"].to(param.device)
         mean, square, step = (state[name] for name in _MOMENTS)
+        return mean, square, step
+
+    def _native_state(self, param: torch.Tensor) -> _Moments | None:
+        """The same; None for a kind that the native kernel does not step."""
+        mean, square, step = self._moments(param)
         return (mean, square, step) if _is_plain(mean) and _is_plain(square) and _is_plain(step) else None
 
     @overload
@@ -328,9 +279,7 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
         loss = _evaluate(closure)
         knobs = [_knobs(group) for group in self.param_groups]
         known = self._call(knobs)
-        if known.rest and any(map(_is_fused, self.param_groups)):
-            self.write_rates()
-        for number, rest in known.rest:
+        for number, rest in self._by_kernels(known.rest) if known.rest else ():
             self._torch_step({**self.param_groups[number], "params": rest, "number": number})
         if known.count:
             _adam_step(known.table, known.count)
@@ -378,7 +327,7 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
 
     def _torch_step(self, group: dict[str, Any]) -> None:
         """Torch's functional Adam over one group."""
-        if _is_fused(group):
+        if is_fused(group):
             group = self._fused(group)
         params: list[torch.Tensor] = []
         grads: list[torch.Tensor] = []
@@ -454,6 +403,8 @@ class SGD(_WithoutCompiler, torch.optim.SGD):
         tensor([0.7500, 0.7500])
     """
 
+    _kind = "sgd"
+
     def __init__(
         self,
         params: Any,
@@ -478,6 +429,7 @@ class SGD(_WithoutCompiler, torch.optim.SGD):
         loss = _evaluate(closure)
         rows: list[SgdTensor] = []
         alive: list[torch.Tensor] = []  # gradients made contiguous live until the call is over
+        left: list[tuple[int, list[torch.Tensor]]] = []
         for number, group in enumerate(self.param_groups):
             momentum = float(group["momentum"])
             knobs = (float(group["lr"]), momentum, float(group["dampening"]), float(group["weight_decay"]))
@@ -495,12 +447,20 @@ class SGD(_WithoutCompiler, torch.optim.SGD):
                 addresses = (param.data_ptr(), grad.data_ptr(), None if buffer is None else buffer.data_ptr())
                 rows.append(SgdTensor(param.numel(), *addresses, *knobs, *flags, first))
             if rest:
-                if _is_fused(group):
-                    self.write_rates()
-                self._torch_step({**group, "params": rest, "number": number})
+                left.append((number, rest))
+        for number, rest in self._by_kernels(left) if left else ():
+            self._torch_step({**self.param_groups[number], "params": rest, "number": number})
         if rows:
             _sgd_step((SgdTensor * len(rows))(*rows), len(rows))
         return loss
+
+    def _settings(self, group: dict[str, Any]) -> tuple[float, ...]:
+        named = ("momentum", "dampening", "weight_decay", "nesterov", "maximize")
+        return tuple(float(group[name]) for name in named)
+
+    def _changed(self, number: int, param: torch.Tensor) -> tuple[bool, tuple[torch.Tensor, ...]]:
+        first, buffer = self._momentum_of(param) if self.param_groups[number]["momentum"] else (False, None)
+        return first, () if buffer is None else (buffer,)
 
     def _momentum_of(self, param: torch.Tensor) -> tuple[bool, torch.Tensor]:
         """Whether the step is the parameter's first, and its buffer, which that step fills."""
@@ -513,7 +473,7 @@ class SGD(_WithoutCompiler, torch.optim.SGD):
 
     def _torch_step(self, group: dict[str, Any]) -> None:
         """Torch's functional SGD over one group."""
-        group = self._fused(group) if _is_fused(group) else group
+        group = self._fused(group) if is_fused(group) else group
         params: list[torch.Tensor] = []
         grads: list[torch.Tensor] = []
         buffers: list[torch.Tensor | None] = []

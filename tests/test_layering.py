@@ -53,6 +53,7 @@ ROOM_OF_MODULE = {
         "base",
     ),
     **dict.fromkeys(["_torch_private", "_torch_recording"], "base"),
+    "_optim_device": "optim",
     **dict.fromkeys(
         [
             "run",

@@ -32,12 +32,14 @@ GW_API int gw_multilevel_cluster(const gw_adjacency* a, int64_t first, const int
                    [&](const auto& rows) { *moved = gw::join_clusters(rows, most, cluster, heavy); });
 }
 
-// Edges between clusters of some rows: to, from and weight [edges of the rows] out, of which found [1] are used.
+// Edges between clusters of some rows, of which a share is kept: indptr [clusters + 1] out where indices is null; else
+// in, and indices and weights [indptr[clusters]] out.
 GW_API int gw_multilevel_contract(const gw_adjacency* a, int64_t first, const int32_t* edge_weight,
-                                  const int32_t* cluster, int64_t clusters, int32_t* to, int32_t* from, int64_t* weight,
-                                  int64_t* found) {
-  return over_rows(a, first, edge_weight, nullptr, nullptr,
-                   [&](const auto& rows) { *found = gw::contract_rows(rows, cluster, clusters, to, from, weight); });
+                                  const int32_t* cluster, int64_t clusters, double kept, int64_t* indptr,
+                                  int32_t* indices, int32_t* weights) {
+  return over_rows(a, first, edge_weight, nullptr, nullptr, [&](const auto& rows) {
+    gw::contract_rows(rows, cluster, clusters, kept, indptr, indices, weights);
+  });
 }
 
 // Nodes of some rows move between k parts. order [rows] or null; target and counted [labels]; limits [5]: mean weight

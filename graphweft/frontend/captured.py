@@ -11,6 +11,7 @@ import argparse
 import array
 import collections
 import contextvars
+import dis
 import functools
 import inspect
 import os
@@ -31,6 +32,7 @@ NUMBERS = {"float", "int", "float64"}  # classes of numbers that may become inpu
 _VALUES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
 _SEQUENCES = (list, tuple, set, frozenset, collections.deque, collections.UserList)
 _NAMESPACES = (SimpleNamespace, argparse.Namespace)  # of the library, with contents of the user's
+_LOOKS_OUTSIDE = {f"{step}_GLOBAL" for step in ("LOAD", "STORE", "DELETE")} | {"LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 LIBRARY_MODULE = "library module"  # stands before its name in a key
 _RANDOM = ("random", "time", "secrets", "numpy.random")  # modules whose results differ from call to call
 _HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}  # run in a call
@@ -98,8 +100,34 @@ def names_of(code: CodeType) -> frozenset[str]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _sorted(names: frozenset[str]) -> tuple[str, ...]:
-    return tuple(sorted(names))
+def globals_of(code: CodeType) -> tuple[str, ...]:
+    """Names that ``code`` and the functions written in it look up outside, in order; attributes are not among them."""
+    found = {step.argval for step in dis.get_instructions(code) if step.opname in _LOOKS_OUTSIDE}
+    return tuple(sorted(found.union(*(globals_of(const) for const in code.co_consts if isinstance(const, CodeType)))))
+
+
+@functools.lru_cache(maxsize=4096)
+def _imports(code: CodeType) -> tuple[tuple[str, int], ...]:
+    """Modules that ``code`` and the functions written in it import themselves, with the number of leading dots."""
+    steps = list(dis.get_instructions(code))
+    found = {(step.argval, steps[at - 2].argval) for at, step in enumerate(steps) if step.opname == "IMPORT_NAME"}
+    return tuple(sorted(found.union(*(_imports(const) for const in code.co_consts if isinstance(const, CodeType)))))
+
+
+def imported_by(function: FunctionType) -> list[str]:
+    """Modules that a function imports itself, and those that they are inside of, as ``sys.modules`` names them."""
+    found: list[str] = []
+    for name, dots in _imports(function.__code__):
+        around = str(function.__globals__.get("__package__") or "").rsplit(".", dots - 1)[0] if dots else ""
+        whole = f"{around}.{name}".strip(".")
+        found += [whole] if dots else _beginnings(whole)
+    return found
+
+
+def _beginnings(name: str) -> list[str]:
+    """``a``, ``a.b`` and ``a.b.c`` of ``a.b.c``."""
+    parts = name.split(".")
+    return [".".join(parts[: at + 1]) for at in range(len(parts))]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -137,6 +165,7 @@ class Walk:
         self.names = self.found.names
         self.suspects: list[tuple[str, str]] = []  # attributes whose reading cannot be compiled
         self._seen: dict[int, int] = {}
+        self._around: list[ModuleType] = []  # modules whose content is being visited
         self._in_foreign = False  # whether code of somebody else's package is being visited
 
     def visit(self, item: Any) -> Any:
@@ -222,7 +251,9 @@ class Walk:
         self.names |= names
         cells = [cell.cell_contents for cell in item.__closure__ or () if _is_filled(cell)]
         around = item.__globals__
-        outside = tuple((name, self._global(around[name], names)) for name in _sorted(names) if name in around)
+        read = [name for name in globals_of(item.__code__) if name in around]
+        outside = tuple((name, self._global(around[name], names)) for name in read)
+        outside += tuple((name, self._imported(name, names)) for name in imported_by(item))
         held: tuple[Any, ...] = ()
         if item.__defaults__ or item.__kwdefaults__ or item.__dict__:
             held = self.visit(item.__defaults__ or ()), self.visit(item.__kwdefaults__ or {}), self.visit(item.__dict__)
@@ -238,8 +269,19 @@ class Walk:
             return (LIBRARY_MODULE, item.__name__, self.visit(os.environ))
         if is_library(item.__name__):
             return (LIBRARY_MODULE, item.__name__)
+        if item in self._around:
+            return (item.__name__,)
+        self._around.append(item)  # a module inside may name the ones that it is in
         inside = [(name, item.__dict__[name]) for name in sorted(names) if name in item.__dict__]
-        return (item.__name__, *((name, self.visit(value)) for name, value in inside))
+        read = tuple((name, self._global(value, names)) for name, value in inside)
+        self._around.pop()
+        return (item.__name__, *read)
+
+    def _imported(self, name: str, names: frozenset[str]) -> Any:
+        """What code reads of a module that it imports where it runs; the first run may load the module."""
+        if _is_random(name):
+            self.refuse(f"it reads the module {name}")
+        return self._global(sys.modules.get(name), names)
 
     def _module(self, item: nn.Module) -> Any:
         self.found.buffers |= {id(buffer) for buffer in item._buffers.values() if buffer is not None}

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _torch_recording as recording
-from graphweft.frontend.captured import NUMBERS, Captured, Walk, names_of, own_packages
+from graphweft.frontend.captured import NUMBERS, Captured, Walk, globals_of, own_packages
 from graphweft.frontend.layout import UnraisableError
 
 NUMBER = "number:"  # begins the name of an input that stands in the place of a Python number
@@ -186,7 +186,7 @@ class _Tracking(Walk):
 def _slots(item: Any) -> Iterator[tuple[Any, Any, str]]:
     """Where ``item`` holds other things and numbers: key, content, and how code writes it."""
     if isinstance(item, FunctionType):
-        for name in sorted(names_of(item.__code__)):
+        for name in globals_of(item.__code__):
             if name in item.__globals__:
                 yield ("global", name), item.__globals__[name], name
         for at, (name, cell) in enumerate(zip(item.__code__.co_freevars, item.__closure__ or (), strict=True)):
@@ -255,7 +255,7 @@ class _Copies:
         return self._object(item)
 
     def _function(self, item: FunctionType) -> FunctionType:
-        read = [name for name in names_of(item.__code__) if name in item.__globals__]
+        read = [name for name in globals_of(item.__code__) if name in item.__globals__]
         outside = item.__globals__
         changed = {name: self._in(item, ("global", name), outside[name]) for name in read}
         if any(changed[name] is not outside[name] for name in read):

@@ -121,7 +121,7 @@ class DeviceRows:
         return statistics.median(taken)
 
     def __call__(self, n_id: Tensor) -> Tensor:
-        """Rows ``n_id`` of the table, int64 ids in host memory, on the device."""
+        """Rows ``n_id`` of the table, int64 ids in host memory or on the device, on the device."""
         self.read += n_id.numel()
         if self._places is None:
             self._sent_hits += n_id.numel()
@@ -129,7 +129,7 @@ class DeviceRows:
         if self._reader is not None:
             found: Tensor = self._reader(n_id)
             return found
-        return self._sent(n_id)
+        return self._sent(n_id.cpu())
 
     def _sent(self, n_id: Tensor) -> Tensor:
         """The others gathered here, and sent."""

@@ -225,7 +225,14 @@ class GroupLoader(EpochLoader[Batch]):
 
         return prepare
 
-    def batch_of(self, planned: PlannedGroup, group: Group, number: int) -> Batch:
+    def ready(self, planned: PlannedGroup, group: Group) -> object:
+        """What draws the batches of a group, made before them."""
+        return group.sampler(self.fanouts)
+
+    def forget(self) -> None:
+        """Lets go of what :meth:`ready` made; a group keeps its own sampler."""
+
+    def batch_of(self, planned: PlannedGroup, group: Group, number: int) -> Any:
         """A batch of a group, by its number in it."""
         some = slice(number * self.batch_size, (number + 1) * self.batch_size)
         sample = planned.key.sample(group.sampler(self.fanouts), planned.nodes[some])

@@ -119,6 +119,7 @@ def read_group(source: PartSource, parts: Sequence[int], hubs: Hubs | None = Non
     y: Tensor | None = None
     n_id = aligned_empty((nodes,), torch.int64)
     for number in chosen.tolist():
+        source.read_ahead(number)
         offsets, sources = source.structure(number)
         relations, weights = source.edge_columns(number)
         labels = source.labels(number)
@@ -318,10 +319,11 @@ def parts_within(
     hubs: int = 0,
     keep: int = 0,
     beside: Callable[[int], int] = lambda count: 0,
+    told: Callable[[int], int] = lambda least: least,
 ) -> int:
     """The most parts of a group that keep within ``memory`` bytes, beside ``hubs`` pinned bytes and ``keep`` parts.
 
-    ``beside``: bytes of a run besides, by the parts of a group.
+    ``beside``: bytes of a run besides, by the parts of a group. ``told``: what a refusal names, by what is counted.
 
     Raises: MemoryBudgetError naming the least that would do.
     """
@@ -332,6 +334,7 @@ def parts_within(
 
     least = needed(1)
     if least > memory:
+        least = told(least)
         text = (
             f"memory: expected at least {shown_bytes(least)} for groups of one of {parts} parts, "
             f"got {shown_bytes(memory)}; a store of more parts" + (", or fewer hubs," if hubs else "") + " needs less"

@@ -26,6 +26,7 @@ from graphweft.loader.parts import PartSource
 from graphweft.sample.hashed import hashed
 from graphweft.sample.permutation import permutation
 from graphweft.sample.stages import Key
+from graphweft.storage.store import Store
 
 Ids = NDArray[np.int64]
 VAL, TEST = 0.05, 0.1
@@ -58,8 +59,9 @@ class TrainingParts:
         self.bounds, self.regions, self.edge_counts = source.bounds, source.regions, source.edge_counts
         self.num_features, self.feature_dtype = source.num_features, source.feature_dtype
         self.feature_bytes, self.types, self.has_weights = source.feature_bytes, None, False
-        self.features_into, self.labels = source.features_into, source.labels
+        self.features_into, self.labels, self.read_ahead = source.features_into, source.labels, source.read_ahead
         self.feature_rows, self.feature_rows_into = source.feature_rows, source.feature_rows_into
+        self.stored = source if isinstance(source, Store) else None
 
     def structure(self, number: int) -> tuple[Ids, NDArray[np.integer[Any]]]:
         """Offsets, and sources of in-edges, ascending in every row."""
@@ -111,6 +113,7 @@ class LinkGroupLoader(GroupLoader):
         keep: int = 0,
     ) -> None:
         self.pairs = pairs_by_parts(TrainingParts(source, seed))
+        self._drawing: tuple[Group, LinkLoader, Tensor] | None = None  # of the group that ready() was called for
         seeds = torch.empty(0, dtype=torch.int64)
         super().__init__(source, seeds, fanouts, batch_size, shuffle, seed, count=count, keep=keep)
 
@@ -143,14 +146,33 @@ class LinkGroupLoader(GroupLoader):
                 if planned.number not in links:
                     links.clear()
                     links[planned.number] = (group, *self._links(group, planned, epoch))
-            _, loader, order = links[planned.number]
-            begin = (position - planned.first) * self.batch_size
-            batch = loader.make(order[begin : begin + self.batch_size], epoch)
-            batch.x = group.rows(batch.n_id)
-            batch.group = group
-            return batch
+            return self._batch(*links[planned.number], position - planned.first, epoch)
 
         return prepare
+
+    def _batch(self, group: Group, loader: LinkLoader, order: Tensor, number: int, epoch: int) -> LinkBatch:
+        """A batch of a group, by its number in it."""
+        begin = number * self.batch_size
+        batch = loader.make(order[begin : begin + self.batch_size], epoch)
+        batch.x = group.rows(batch.n_id)
+        batch.group = group
+        return batch
+
+    def ready(self, planned: PlannedGroup, group: Group) -> object:
+        """As for nodes; it stays until :meth:`forget`."""
+        self._drawing = (group, *self._links(group, planned, 0))
+        return None
+
+    def forget(self) -> None:
+        """Lets go of what :meth:`ready` made."""
+        self._drawing = None
+
+    def batch_of(self, planned: PlannedGroup, group: Group, number: int) -> LinkBatch:
+        """A batch of the first epoch, of the group that is ready."""
+        if self._drawing is None or self._drawing[0] is not group:
+            self.ready(planned, group)
+        assert self._drawing is not None  # made above
+        return self._batch(*self._drawing, number, 0)
 
     def _links(self, group: Group, planned: PlannedGroup, epoch: int) -> tuple[LinkLoader, Tensor]:
         """What draws the batches of a group, and the order of its edges."""

@@ -219,7 +219,7 @@ class Loader(EpochLoader[Batch]):
             sample = self._draws.sample(self.seeds[places], seed=self.seed, epoch=epoch)
             if self.device is None:
                 return make_batch(sample, self._ds, self._inputs(places))
-            rows = None if self.device_rows is None else self.device_rows(sample.n_id)
+            rows = None if self.device_rows is None else self.device_rows(sample.ids)
             return make_batch(sample, self._ds, self._inputs(places), rows).to(self.device)
         assert isinstance(self.sampler, SegmentSampler)  # it alone has times
         times = self.seed_time[places]

@@ -62,6 +62,10 @@ class PartSource(Protocol):
         """As the features lie there."""
         ...
 
+    def read_ahead(self, number: int) -> None:
+        """What a group takes of a part is asked for next."""
+        ...
+
     def structure(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
         """Offsets, and sources of in-edges, ascending in every row."""
         ...
@@ -121,6 +125,9 @@ class MemoryParts:
 
     def _nodes(self, number: int) -> Tensor:
         return self.order[int(self.bounds[number]) : int(self.bounds[number + 1])]
+
+    def read_ahead(self, number: int) -> None:
+        """All is in memory."""
 
     def structure(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
         """Offsets, and sources of in-edges, ascending in every row."""

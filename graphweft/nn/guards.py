@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections import OrderedDict
 from collections.abc import (
     Hashable,
@@ -26,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphweft.frontend.captured import Identity, is_installed, is_library, names_of
+from graphweft.frontend.captured import Identity, globals_of, imported_by, is_installed, is_library, names_of
 from graphweft.frontend.side_effects import Surroundings
 from graphweft.nn.edge_arguments import parts_of
 from graphweft.nn.settings import plain
@@ -324,7 +325,9 @@ def _reads(function: FunctionType, seen: dict[int, Any]) -> Iterator[Place]:
         return
     seen[id(function)] = function
     names = names_of(function.__code__)
-    places: list[tuple[Any, Any]] = [(function.__globals__, name) for name in names if name in function.__globals__]
+    around = function.__globals__
+    places: list[tuple[Any, Any]] = [(around, name) for name in globals_of(function.__code__) if name in around]
+    places += [(sys.modules, name) for name in imported_by(function)]
     places += [(cell, None) for cell in function.__closure__ or ()]
     places += [(function, held) for held in _OF_FUNCTION if not _is_steady(getattr(function, held))]
     for place, name in places:

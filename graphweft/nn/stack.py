@@ -449,12 +449,25 @@ class Stack(CompiledModule):
             x = frame.norm(x, self.norms[index])
         return frame.activation(self.activation, x)
 
-    def run_layer(self, index: int, block: Block, x: Features, edges: EdgeInputs | None = None) -> Tensor:
-        """Layer ``index`` with what follows it: rows of the block's destinations from those of its sources."""
+    def run_layer(
+        self,
+        index: int,
+        block: Block,
+        x: Features,
+        edges: EdgeInputs | None = None,
+        replaced: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """Layer ``index`` with what follows it: rows of the block's destinations from those of its sources.
+
+        ``replaced``: parameters of the layer by name, of a compiled one, that others stand in the place of.
+        """
         if self.runs_apart():
             made: Tensor = self._apart(index, block, x, functools.partial(self._layer_apart, edges=edges))
             return made
         given = self.layer_arguments(index, block, x, edges)
+        if replaced is not None:
+            names = {f"layers.{index}.{name}": tensor for name, tensor in replaced.items()}
+            given = replace(given, parameters={**given.parameters, **names})
         seed = call_key() if self.training and self.draws() else 0
         result = self.layer_function(index)(replace(given, seed=seed, training=self.training))
         return self._settled(result, given.graph, given.rows)

@@ -17,7 +17,7 @@ import ctypes
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -28,9 +28,9 @@ from graphweft._errors import ConfigError
 from graphweft._native import declare
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.edit import thinned
+from graphweft.partitioning.between import Between, address
 
 _cluster = declare("gw_multilevel_cluster")
-_contract = declare("gw_multilevel_contract")
 _place = declare("gw_multilevel_place")
 
 Ints = NDArray[np.int32]
@@ -330,8 +330,13 @@ def _coarser(level: _Level, limits: _Limits, most_entries: int) -> tuple[_Level,
     for _ in range(_ROUNDS):
         changed = 0
         for first, rows in level.structure.pieces():
-            weights = (_at(level.edge_weight), _at(level.node_weight), _at(level.labels), _at(limits.cluster_weight))
-            _cluster(ctypes.byref(rows.native), first, *weights, _at(cluster), _at(heavy), ctypes.byref(moved))
+            weights = (
+                address(level.edge_weight),
+                address(level.node_weight),
+                address(level.labels),
+                address(limits.cluster_weight),
+            )
+            _cluster(ctypes.byref(rows.native), first, *weights, address(cluster), address(heavy), ctypes.byref(moved))
             changed += moved.value
         if changed < _SETTLED * nodes:
             break
@@ -343,77 +348,11 @@ def _coarser(level: _Level, limits: _Limits, most_entries: int) -> tuple[_Level,
     del heavy
     of = number[cluster]
     del number, cluster, used
-    between = _Between(count, most_entries)
+    between = Between(count, most_entries)
     for first, rows in level.structure.pieces():
         between.add(first, rows, level.edge_weight, of)
-    structure, edge_weight = between.graph()
-    return _Level(structure, labels, weight, edge_weight), of
-
-
-class _Between:
-    """The entries between clusters, put together piece by piece; beyond a bound a sample, by pairs of clusters."""
-
-    def __init__(self, clusters: int, most: int) -> None:
-        self._clusters, self._most, self._kept = clusters, most, 1.0
-        self._room = np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int64)  # for the entries of a piece
-        self._found: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []  # keys, weights
-        self._count = 0
-        self._is_sorted = True
-
-    def add(self, first: int, rows: Adjacency, edge_weight: Ints | None, of: Ints) -> None:
-        """The entries of some rows."""
-        if self._room[0].size < rows.num_edges:
-            self._room = tuple(np.empty(rows.num_edges, part.dtype) for part in self._room)  # type: ignore[assignment]
-        to, source, weight = self._room
-        found = ctypes.c_int64()
-        ends = (self._clusters, _at(to), _at(source), _at(weight), ctypes.byref(found))
-        _contract(ctypes.byref(rows.native), first, _at(edge_weight), _at(of), *ends)
-        count = found.value
-        keys, weights = to[:count].astype(np.int64) * self._clusters + source[:count], weight[:count].copy()
-        if self._kept < 1.0:
-            taken = self._sampled(keys)
-            keys, weights = keys[taken], weights[taken]
-        self._is_sorted = not self._found
-        self._found.append((keys, weights))
-        self._count += len(self._found[-1][0])
-        if self._count > self._most:
-            self._merge()
-            while self._count > self._most // 2:
-                self._kept *= 0.5
-                keys, weights = self._found[0]
-                taken = self._sampled(keys)
-                self._found, self._count = [(keys[taken], weights[taken])], int(taken.sum())
-
-    def _sampled(self, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether each entry is kept; an entry and its reverse are together."""
-        if self._kept == 1.0:
-            return np.ones(len(keys), np.bool_)
-        one, other = keys // self._clusters, keys % self._clusters
-        mixed = (np.minimum(one, other) * self._clusters + np.maximum(one, other)).astype(np.uint64)
-        for shift in (np.uint64(33), np.uint64(29)):
-            mixed = (mixed ^ (mixed >> shift)) * np.uint64(0x9E3779B97F4A7C15)
-        return (mixed >> np.uint64(11)).astype(np.float64) < self._kept * 2.0**53
-
-    def _merge(self) -> None:
-        """Equal entries become one."""
-        keys = np.concatenate([pair[0] for pair in self._found])
-        weights = np.concatenate([pair[1] for pair in self._found])
-        order = np.argsort(keys, kind="stable")
-        keys, weights = keys[order], weights[order]
-        starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else np.empty(0, np.int64)
-        merged = np.add.reduceat(weights, starts) if len(starts) else weights
-        self._found, self._count = [(keys[starts], merged)], len(starts)
-
-    def graph(self) -> tuple[Structure, Ints]:
-        """Structure and weights of entries; rows ascend already where there was one piece."""
-        if not self._is_sorted:
-            self._merge()
-        keys, weights = self._found[0] if self._found else (np.empty(0, np.int64), np.empty(0, np.int64))
-        rows = np.bincount(keys // self._clusters, minlength=self._clusters)
-        indptr = torch.from_numpy(np.concatenate([[0], np.cumsum(rows)]))
-        indices = torch.from_numpy((keys % self._clusters).astype(np.int32))
-        most = np.iinfo(np.int32).max
-        return InMemory(Adjacency(indptr, indices, None, self._clusters)), np.minimum(weights, most).astype(np.int32)
+    csc, edge_weight = between.graph()
+    return _Level(InMemory(csc), labels, weight, edge_weight), of
 
 
 def _split(level: _Level, limits: _Limits, rng: np.random.Generator) -> _State:
@@ -466,9 +405,9 @@ def _pass(
     moved, done = ctypes.c_int64(), 0
     numbers = limits.numbers(pull * _mean_degree(level, limits), strict)
     for first, rows in level.structure.pieces():
-        weights = (_at(level.edge_weight), _at(level.node_weight), _at(level.labels), _at(order))
-        kept = (limits.k, limits.classes, _at(limits.target), _at(limits.counted), _at(numbers))
-        held = (_at(state.part), _at(state.counts), _at(state.spread))
+        weights = (address(level.edge_weight), address(level.node_weight), address(level.labels), address(order))
+        kept = (limits.k, limits.classes, address(limits.target), address(limits.counted), address(numbers))
+        held = (address(state.part), address(state.counts), address(state.spread))
         _place(ctypes.byref(rows.native), first, *weights, *kept, *held, ctypes.byref(moved))
         done += moved.value
         state.measure()
@@ -494,11 +433,6 @@ def multilevel_bytes(nodes: int, k: int, classes: int) -> int:
         True
     """
     return _NODE_BYTES * nodes + 64 * k * (classes + 2)
-
-
-def _at(array: NDArray[Any] | None) -> int | None:
-    """Address of the first element."""
-    return None if array is None else array.ctypes.data
 
 
 __all__ = [

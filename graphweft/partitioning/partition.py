@@ -234,7 +234,7 @@ def partition(
     return Partition(graph, part, k, made_by, labels, phases)
 
 
-_TURNED, _METIS, _CLUSTERED, _NODE = 20, 160, 32, 48  # bytes: of edges in both directions, and beside them
+_TURNED, _METIS, _CLUSTERED, _NODE = 20, 160, 16, 48  # bytes: of edges in both directions, and beside them
 
 
 def partition_bytes(graph: Graph, k: int, method: str, classes: int = 0) -> int:

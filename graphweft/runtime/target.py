@@ -57,6 +57,8 @@ class Target:
         row_reader: Makes, of a table, ids of some rows, these on a device, and the device, what gathers rows there of
             which it reads the others in host memory; None: it reads none.
         sender: Makes, for a device, what copies tensors there beside the work of other threads.
+        updates: Makes, for "adam" or "sgd" and a device, what steps all parameters there in one launch, or None; None:
+            torch steps them.
 
     Example:
         >>> target = Target("made-up")
@@ -100,6 +102,7 @@ class Target:
         self.pinned: Callable[[Tensor], Tensor] = _as_it_is
         self.row_reader: Callable[[Tensor, Tensor, Tensor, torch.device], Any] | None = None
         self.sender: Callable[[torch.device], Callable[..., tuple[Tensor, ...]]] = _plain_sender
+        self.updates: Callable[[str, torch.device], Any] | None = None
 
     def captures(self, how: Callable[..., Any]) -> None:
         """Registers how a step of a batch is written down and replayed; see ``captured.py``."""

@@ -59,9 +59,14 @@ class Sample:
         return self._n_id.host if isinstance(self._n_id, FarIds) else self._n_id
 
     @property
+    def ids(self) -> torch.Tensor:
+        """:attr:`n_id` where the batch was drawn: in host memory or on a device."""
+        return self._n_id.far if isinstance(self._n_id, FarIds) else self._n_id
+
+    @property
     def num_nodes(self) -> int:
         """Nodes of the batch."""
-        return (self._n_id.far if isinstance(self._n_id, FarIds) else self._n_id).numel()
+        return self.ids.numel()
 
     @property
     def num_edges(self) -> int:

@@ -46,6 +46,14 @@ class HeldBlocks:
             return self._blocks.get((number, name))
         return self._blocks.pop((number, name), None)
 
+    def has(self, number: int, name: str) -> bool:
+        """Whether a block is there."""
+        return (number, name) in self._blocks
+
+    def once(self, number: int, name: str, block: Tensor) -> None:
+        """A block that was read before it is asked for: it stays until then, and longer where its part is to stay."""
+        self._blocks[number, name] = block
+
     def put(self, number: int, name: str, block: Tensor, *, shared: bool) -> None:
         """A block that was read; it is copied where others write to its memory."""
         if number in self._keep:

@@ -26,6 +26,7 @@ from graphweft.storage.store import Store
 Ids = NDArray[np.int64]
 _ELEMENT = 4  # bytes of a float32, as models read features
 _SLOT_BYTES = 8 + 1 + 24  # a row's id and mark, and what its replacement computes
+_BUFFERS, _LEAST_BUFFERS = 32, 1 << 20  # a share of the memory, and bytes: what is read before rows have their places
 NODE_BYTES = 4 + 4 + 4 + 2  # of a node: its place, the node there, its next use and how many
 
 
@@ -84,7 +85,7 @@ class RowCache:
     def __init__(self, store: Store, place: Tensor, memory: int) -> None:
         nodes, self._place = len(place), place.numpy()
         self._row = row = store.row_width * _ELEMENT
-        self._reader = RowReader(store, memory // 8)
+        self._reader = RowReader(store, min(memory // 8, max(memory // _BUFFERS, _LEAST_BUFFERS)))
         room = memory - nodes * NODE_BYTES - self._reader.buffer_bytes
         self.capacity = min(room // (row + _SLOT_BYTES), nodes)
         if self.capacity < 1:

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from graphweft._errors import DataError, IndexRangeError
 from graphweft.storage.block_file import BlockFile
 from graphweft.storage.block_io import ReadCounts, aligned_empty, bytes_of, check_crc, mapped
 from graphweft.storage.held_blocks import HeldBlocks
+from graphweft.storage.joined_blocks import runs
 from graphweft.storage.picked_rows import BlockRows, pick_rows
 from graphweft.storage.requests import SECTOR
 from graphweft.storage.store_format import DTYPES, FORMAT, MANIFEST, SPLIT_BITS, Block, Manifest
@@ -239,14 +240,46 @@ class Store:
         held = self.held.get(number, name)
         if held is not None:
             return held if out is None else out.copy_(held)
-        with self._opened(number, block) as file:
-            found = aligned_empty(block.shape, DTYPES[block.dtype]) if out is None else out
-            file.read_into(block.offset, found)
-            if self._verify and (number, name) not in self._seen:
-                check_crc(file.path, name, block.offset, block.crc32, zlib.crc32(bytes_of(found)))
-        self._seen.add((number, name))
+        if out is None:
+            (found,) = self._read(number, (block,))
+        else:
+            found = out
+            with self._opened(number, block) as file:
+                file.read_into(block.offset, found)
+                self._compare(file.path, number, block, found)
         self.held.put(number, name, found, shared=out is not None)
         return found
+
+    def _read(self, number: int, run: Sequence[Block]) -> list[Tensor]:
+        """Blocks that lie near each other, in one span of the file. Raises: DataError."""
+        first, end = run[0].offset, run[-1].offset + run[-1].nbytes
+        found = []
+        with self._opened(number, run[-1]) as file:
+            held = file.read_span(first, end, aligned_empty((-(-(end - first) // SECTOR) * SECTOR,), torch.uint8))
+            for block in run:
+                own = held[block.offset - first :][: block.nbytes].view(DTYPES[block.dtype]).view(block.shape)
+                self._compare(file.path, number, block, own)
+                found.append(own)
+        return found
+
+    def _compare(self, path: Path, number: int, block: Block, found: Tensor) -> None:
+        """With the checksum, where that was not done yet. Raises: DataError."""
+        if self._verify and (number, block.name) not in self._seen:
+            check_crc(path, block.name, block.offset, block.crc32, zlib.crc32(bytes_of(found)))
+        self._seen.add((number, block.name))
+
+    def read_ahead(self, number: int) -> None:
+        """Reads what a group takes of a part in few requests; each block is there until it is asked for.
+
+        Raises: DataError.
+        """
+        entry = self.manifest.parts[number]
+        names = {block.name for block in entry.blocks if not block.name.startswith("x.")} - {"split", "node_ids"}
+        if any(self.held.has(number, name) for name in names):
+            return  # it stayed in memory
+        for run in runs(entry.blocks, names):
+            for block, found in zip(run, self._read(number, run) if len(run) > 1 else (), strict=False):
+                self.held.once(number, block.name, found)
 
     def check(self, number: int, name: str, memory: int | None = None) -> None:
         """Compares a block with its checksum, where that was not done yet, in pieces of at most ``memory`` bytes.

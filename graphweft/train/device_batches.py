@@ -42,7 +42,7 @@ def draws_on_device(model: Any) -> bool:
 def check_drawn_there(given: Any, drawn: Any) -> None:
     """Raises: ConfigError for tasks, data and options that only the CPU has."""
     refused = {
-        f"task={given.task}": given.task != "nodes",
+        f"task={given.task}": given.task not in ("nodes", "link"),
         f"mode={given.mode}": given.mode != "mini",
         "a store": isinstance(given.ds, StoredGraph),
         "ranks": given.ranks.is_shared,
@@ -113,7 +113,7 @@ class DeviceMiniBatch(MiniBatch):
 
     def logits(self) -> Tensor:
         """Logits of all nodes from all of their neighbours, in evaluation mode, shape (N, C), in host memory."""
-        return self._logits().to(self.ds.y.device)
+        return self._logits().cpu()
 
     def _logits(self) -> Tensor:
         """The same where they are made; where its memory does not hold all rows, by tiles, ever smaller ones."""

@@ -7,6 +7,7 @@ Hanoi, section 4.3.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,7 @@ from graphweft.train.options import check_macro
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.settle import Features
-from graphweft.train.stored_needs import fit_groups, least_beside, predicted_bytes
+from graphweft.train.stored_needs import fit_groups, least_beside, least_told, predicted_bytes
 from graphweft.train.target import Target, target_of
 from graphweft.train.update import Update
 
@@ -72,6 +73,9 @@ class OnGroups(MiniBatch):
     """Steps on groups of parts, whose features are read with them."""
 
     _x: Features
+    _source: PartSource
+    group: int
+    is_asked: bool
     in_memory = False
 
     @property
@@ -85,6 +89,25 @@ class OnGroups(MiniBatch):
 
     def prepare(self) -> None:
         """Nothing is compiled ahead: every group is another graph."""
+
+    @abstractmethod
+    def regroup(self, count: int) -> None:
+        """Groups of so many parts from now on; before the first epoch."""
+
+    def evaluated_as(self) -> Any:
+        """What tells the memory of an evaluation: model, data, rows and inference."""
+        return self
+
+    def go_on_as(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """Takes over the parts of a group, where they were not asked for. Raises: MemoryBudgetError."""
+        count, _, parts = str(saved.get("group", "")).partition("/")
+        chosen = not self.is_asked and count.isdigit() and parts == str(len(self._source.bounds) - 1)
+        if chosen and int(count) != self.group:
+            self.is_asked = True
+            self.regroup(int(count))
+            if self.budget is not None:
+                fit_groups(self, self.budget)
+        return self.identity()
 
 
 class Grouped(OnGroups):
@@ -254,17 +277,6 @@ class Grouped(OnGroups):
             drawn["keep"] = self._drawn[3]
         return {**drawn, **accumulated, "group": f"{self.group}/{parts}", **stored}
 
-    def go_on_as(self, saved: dict[str, Any]) -> dict[str, Any]:
-        """Takes over the parts of a group, where they were not asked for. Raises: MemoryBudgetError."""
-        count, _, parts = str(saved.get("group", "")).partition("/")
-        chosen = not self.is_asked and count.isdigit() and parts == str(len(self._source.bounds) - 1)
-        if chosen and int(count) != self.group:
-            self.is_asked = True
-            self.regroup(int(count))
-            if self.budget is not None:
-                fit_groups(self, self.budget)
-        return self.identity()
-
     def _train_on(self, batch: Batch | PreparedBatch) -> Tensor:
         assert isinstance(batch, Batch)  # nothing is prepared ahead
         y = batch.y
@@ -305,7 +317,8 @@ def _parts_of(
     if isinstance(ds, StoredDataset):
         budget, parts = memory_bytes(memory), len(ds.store)
         if asked is None:
-            return ds.store, ds.row_ids, parts_within(ds.store, budget, _label_bytes(ds), hubs, keep, beside)
+            told = (lambda least: least) if memory is None else least_told
+            return ds.store, ds.row_ids, parts_within(ds.store, budget, _label_bytes(ds), hubs, keep, beside, told)
         if isinstance(asked, Parts) or asked[1] != parts:
             raise ConfigError(f"macro: expected parts:B/{parts} for a store of {parts} parts, got {_shown(asked)}")
         more = beside(asked[0])
@@ -358,6 +371,7 @@ def _check_budget(
     """Raises: MemoryBudgetError naming the least that would do."""
     needed = group_bytes(source, count, _label_bytes(ds), hubs, keep) + more
     if budget is not None and needed > budget:
+        needed = least_told(needed) if more else needed
         text = (
             f"memory: expected at least {shown_bytes(needed)} for groups of {count} parts, got {shown_bytes(budget)}; "
             "without macro as many parts are taken as fit"

@@ -8,6 +8,7 @@ neighbours in the training graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,25 +17,27 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphweft._errors import ConfigError, DataError
+from graphweft._errors import ConfigError, DataError, MemoryBudgetError
+from graphweft._memory import POOL
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.groups import group_bytes, kept_bytes, parts_within
+from graphweft.loader.link_batch import LinkBatch
 from graphweft.loader.link_groups import Ids, LinkGroupLoader, TrainingParts, share_of
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.store import Store
 from graphweft.train.grouped import OnGroups
-from graphweft.train.link_task import LinkTask, check_stored_links
+from graphweft.train.link_task import MOST_SCORED, LinkTask, check_stored_links
 from graphweft.train.macro import Macro
+from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric
 from graphweft.train.options import check_macro
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.settle import Features
+from graphweft.train.stored_needs import least_beside_links, least_told, link_outputs
 from graphweft.train.update import Update
 
-_MOST = 10_000  # held-out edges of a part of the split that are kept for evaluation
 _TURNS = 64  # of drawing, before pairs without an edge are taken to be too few
-_LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known pairs, edges to predict and their order
 
 
 class GroupedLinks(OnGroups, LinkTask):
@@ -42,7 +45,7 @@ class GroupedLinks(OnGroups, LinkTask):
 
     Args: as for :class:`LinkTask`, with a store as ``ds``, and
         macro: "parts:B/P"; None: as many parts as fit into ``memory``.
-        memory: Bytes for the groups that are in memory at once.
+        memory: Bytes of the whole run; None: groups have half of a quarter of the machine's memory.
         scratch: Folder of temporary files.
 
     Raises: ConfigError for options that do not fit, or too little memory; DataError without edges to hold out.
@@ -67,20 +70,58 @@ class GroupedLinks(OnGroups, LinkTask):
         self.model, self.optimizer, self.metrics, self.ds = model, optimizer, metrics, ds
         given, self._x = _checked(model, ds), x
         self._own = loss if callable(loss) else None
-        count, keep = _count(given, macro, memory), 0 if macro is None else macro.keep
+        self._source, keep = given, 0 if macro is None else macro.keep
         self.fanouts = fitting_fanouts(model, fanouts)
-        self.loader: Any = LinkGroupLoader(given, self.fanouts, batch_size, True, seed, count=count, keep=keep)
+        beside = partial(least_beside_links, model, given, self.fanouts, batch_size)
+        self.group, self.is_asked = _count(given, macro, memory, beside), macro is not None and macro.stages is not None
+        self._drawn, self.hubs = (batch_size, keep), None
+        self.details, self._key, self._seed = {}, key, seed
+        self.loader: Any = self._load()
         self.store: Any = self.loader.source  # with the parts that stay in memory
-        self.details, self._key, self._seed, self._group = {}, key, seed, count
         source = TrainingParts(self.store, seed)
         budget = memory_bytes(memory) - kept_bytes(self.store, keep)
-        self._inference = PartInference(model, source, budget, count, scratch)
+        self.inference = PartInference(model, source, budget, self.group, scratch)
         self._names = torch.cat([given.node_ids(number) for number in range(len(given))])
         held = [self._names[pairs] for pairs in _held_out(given, seed)]
         if min(pairs.shape[1] for pairs in held) == 0:
             raise DataError(f"{ds.name}: expected enough edges to hold some out, got {ds.num_edges}")
         self.split: Any = SimpleNamespace(val=held[0], test=held[1])
         self._negative: Any = _Negatives(given, self._names)
+
+    def _load(self) -> Any:
+        """The loader over the edges inside of groups."""
+        batch_size, keep = self._drawn
+        return LinkGroupLoader(self._source, self.fanouts, batch_size, True, self._seed, count=self.group, keep=keep)
+
+    def regroup(self, count: int) -> None:
+        """Groups of so many parts from now on; before the first epoch."""
+        self.group = self.inference.count = count
+        self.loader = self._load()
+
+    def rehearse(self, batch: LinkBatch) -> None:
+        """The gradients of a batch, without an update."""
+        self.model.train()
+        self._gradients(batch)
+
+    def let_go(self) -> None:
+        """Nothing of a group is held between batches."""
+
+    def evaluated_as(self) -> Any:
+        """All nodes have embeddings, whatever the splits of nodes are."""
+        ids = torch.arange(self.store.num_nodes)
+        ds = SimpleNamespace(store=self.store, num_nodes=self.store.num_nodes, row_ids=ids)
+        held, scoring = link_outputs(self.model, self._source)
+        given = {"model": self.model, "inference": self.inference, "in_memory": False}
+        return SimpleNamespace(ds=ds, rows={"all": ids}, counted=(held, scoring - held), **given)
+
+    def evaluate(self) -> Evaluation:
+        """As for links in memory; what groups took is given back before it, and the other way round."""
+        if self.budget is not None:
+            POOL.trim()
+        found = super().evaluate()
+        if self.budget is not None:
+            POOL.trim()
+        return found
 
     def use(self, edge_data: Any) -> None:
         """Raises: ConfigError for values of edges."""
@@ -89,14 +130,14 @@ class GroupedLinks(OnGroups, LinkTask):
 
     def logits(self) -> Tensor:
         """The embeddings, (N, C), in the order of the source, from all neighbours in the training graph."""
-        found = self._inference.outputs(np.arange(self.store.num_nodes))
+        found = self.inference.outputs(np.arange(self.store.num_nodes))
         return torch.empty_like(found).index_copy_(0, self._names, found)
 
     def identity(self) -> dict[str, Any]:
         """What decides the batches, for checkpoints."""
         drawn = {"drawn": list(self.fanouts), "batch_size": self.loader.batch_size, "task": "link"}
         kept = {"keep": self.loader.keep} if self.loader.keep else {}
-        return {**drawn, **kept, "group": f"{self._group}/{len(self.store)}", "store": self.store.manifest.crc32}
+        return {**drawn, **kept, "group": f"{self.group}/{len(self.store)}", "store": self.store.manifest.crc32}
 
 
 class _Negatives:
@@ -162,7 +203,7 @@ def _held_out(store: Store, seed: int) -> list[Tensor]:
     chosen = []
     for pieces in found:
         ends = np.concatenate(pieces, axis=1)
-        order = np.random.default_rng(seed).permutation(ends.shape[1])[:_MOST]
+        order = np.random.default_rng(seed).permutation(ends.shape[1])[:MOST_SCORED]
         chosen.append(torch.from_numpy(np.ascontiguousarray(ends[:, order])))
     return chosen
 
@@ -177,7 +218,7 @@ def _checked(model: nn.Module, ds: Any) -> Store:
     return ds.store
 
 
-def _count(store: Store, macro: Macro | None, memory: int | str | None) -> int:
+def _count(store: Store, macro: Macro | None, memory: int | str | None, beside: Callable[[int], int]) -> int:
     """Parts of a group. Raises: ConfigError for other stages, hubs, reuse, or too little memory."""
     parts, budget = len(store), memory_bytes(memory)
     if macro is not None and (macro.hubs is not None or macro.reuse > 1):
@@ -186,15 +227,17 @@ def _count(store: Store, macro: Macro | None, memory: int | str | None) -> int:
         raise ConfigError(f"macro: expected parts:B/{parts} for a store of {parts} parts, got {macro.stages!r:.60}")
     keep = 0 if macro is None else macro.keep
     if macro is None or macro.stages is None:
+        if memory is not None:
+            return parts_within(store, budget, 0, 0, keep, beside, least_told)
         return parts_within(store, max((budget - kept_bytes(store, keep)) // 2, 1))
     kind, count, of = check_macro(macro.stages)
     if kind != "parts" or of != parts:
         raise ConfigError(f"macro: expected parts:B/{parts} for a store of {parts} parts, got {macro.stages}")
-    needed = group_bytes(store, count, keep=keep) + int(max(store.edge_counts)) * _LINK_BYTES * count
+    needed = group_bytes(store, count, 0, 0, keep) + beside(count)
     if memory is not None and needed > budget:
-        raise ConfigError(
-            f"memory: expected at least {shown_bytes(needed)} for groups of {count} parts, got {shown_bytes(budget)}"
-        )
+        least, got = least_told(needed), shown_bytes(budget)
+        text = f"memory: expected at least {shown_bytes(least)} for groups of {count} parts, got {got}"
+        raise MemoryBudgetError(text, least)
     return count
 
 

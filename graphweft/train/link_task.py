@@ -35,8 +35,8 @@ from graphweft.train.settle import Features
 from graphweft.train.update import Update
 
 HITS_AT = 10
-_RANKED_AMONG = 100  # destinations that are drawn for every held-out edge
-_MOST_SCORED = 10_000  # held-out edges that an evaluation looks at; they are in random order
+RANKED_AMONG = 100  # destinations that are drawn for every held-out edge
+MOST_SCORED = 10_000  # held-out edges that an evaluation looks at; they are in random order
 _STAGES = {"val": 1 << 33, "test": 1 << 34}  # key the negatives of evaluations apart from those of training
 _ROWS = 512
 
@@ -104,12 +104,12 @@ class LinkTask(MiniBatch):
         more: dict[str, float | None] = {f"train_{one.name}": None for one in self.metrics}
         val_loss = None
         for name, pairs in (("val", self.split.val), ("test", self.split.test)):
-            src, dst = pairs[:, :_MOST_SCORED]
+            src, dst = pairs[:, :MOST_SCORED]
             key: dict[str, Any] = {"seed": self._seed, "stage": _STAGES[name]}
             positive = dots(h, src, dst)
             negative = dots(h, *self._negative.pairs(torch.arange(src.numel()), **key))
-            others = self._negative.tails(src, _RANKED_AMONG, **key)
-            among = dots(h, src.repeat_interleave(_RANKED_AMONG), others.reshape(-1)).reshape(others.shape)
+            others = self._negative.tails(src, RANKED_AMONG, **key)
+            among = dots(h, src.repeat_interleave(RANKED_AMONG), others.reshape(-1)).reshape(others.shape)
             out["val" if name == "val" else "test"] = roc_auc(positive, negative)
             scores, labels = _together(positive, negative)
             if name == "val":

@@ -239,7 +239,7 @@ class MiniBatch(Steps):
         loader = self.loader
         if isinstance(loader, NodeBatches):
             self._compile(loader)
-            if self.replays is not None:
+            if self.replays is not None and not self.replays.refuses(loader.plan):
                 self.replays.prepare(loader.plan, self._given_step())
 
     def _given_step(self) -> StepParts:
@@ -516,7 +516,7 @@ class MiniBatch(Steps):
         expected = (seeds.numel(), self.ds.num_classes)
         if tuple(logits.shape) != expected:
             raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
-        labels = self.ds.y[seeds]
+        labels = torch.index_select(self.ds.y, 0, seeds)  # whole rows at a time, unlike y[seeds]
         if norm is None:
             return self.target.loss(logits, labels)
         leaf = logits.detach().requires_grad_()

@@ -240,7 +240,8 @@ def budget_of(
     """
     if memory is None:
         return None
-    if task == "nodes" and isinstance(ds, StoredDataset) and not ranks.is_shared:
+    is_whole = task == "nodes" or (task == "link" and mode == "macro")
+    if is_whole and isinstance(ds, StoredDataset) and not ranks.is_shared:
         return RunBudget(memory, ds)
     if mode == "macro" or isinstance(ds, StoredDataset):
         lean_heap_within(memory)

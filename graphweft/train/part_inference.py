@@ -33,6 +33,7 @@ from graphweft.storage.block_io import aligned_empty
 from graphweft.storage.flat_rows import flat_rows_of
 from graphweft.storage.store import Store
 from graphweft.train.hub_rows import is_reducible, joined, joined_block
+from graphweft.train.narrow_layer import narrowing, run_narrow
 from graphweft.train.node_set import NodeSet
 from graphweft.train.row_spill import Spill, TooManyRowsError, spilled
 from graphweft.train.row_tables import FeatureTable, HiddenTable, RowTable
@@ -171,7 +172,8 @@ class PartInference:
                 try:
                     degrees = self._all_degrees()
                     POOL.trim()
-                    sums = reduced(model.layers[index], table, nodes, self.source, degrees, plan, self._scratch)
+                    weight, layer = narrowing(model, index), model.layers[index]
+                    sums = reduced(layer, table, nodes, self.source, degrees, plan, self._scratch, weight)
                 except NoRoomError:
                     spill = spill_of(cut.tiles())
                 else:
@@ -188,27 +190,33 @@ class PartInference:
         own = (nodes.within(*ends) for ends in itertools.pairwise(bounds))
         edges = sum(int(degrees[torch.from_numpy(ids)].sum(dtype=torch.float64)) for ids in own)
         cost = self.cost(model, index, table.width)
-        return planned(table, nodes.count, edges, max(self.tiles.granted, self.tiles.bytes_of(cost)))
+        weight, memory = narrowing(model, index), max(self.tiles.granted, self.tiles.bytes_of(cost))
+        return planned(table, nodes.count, edges, memory, None if weight is None else weight.shape[1])
 
     def _by_slices(self, model: Stack, index: int, nodes: NodeSet, table: RowTable, sums: Reduced) -> Iterator[Tensor]:
         """Rows of a layer whose neighbours have been put together."""
         cost = self.cost(model, index, table.width)
         step = max(max(self.tiles.granted, self.tiles.bytes_of(cost)) // cost.of(_JOINED, 1, 1), 1)
         rows = aligned_empty((2 * min(step, nodes.count), table.width), torch.float32)
+        weight = narrowing(model, index)
+        summed = rows if weight is None else rows[:, : weight.shape[1]]
         for first in range(0, nodes.count, step):
             ids = nodes.at(first, min(first + step, nodes.count))
             own = len(ids)
             table.fill(ids, rows, torch.arange(own))
-            has_any, others = sums.stretch(first, first + own, rows[own:])
+            has_any, others = sums.stretch(first, first + own, summed[own:])
             block = joined_block(has_any, self._all_degrees()[torch.from_numpy(ids)])
-            yield model.run_layer(index, block, rows[: own + others])
+            if weight is None:
+                yield model.run_layer(index, block, rows[: own + others])
+            else:
+                yield run_narrow(model, index, block, rows[: own + others], own, weight)
         POOL.trim()  # its memory would lie beside the slices of the next layer
 
     def _table(self, under: tuple[HiddenRows, NodeSet] | None) -> RowTable:
         """Rows that a layer reads."""
-        on_disk = isinstance(self.source, Store)
-        piece = self.source.piece if isinstance(self.source, Store) else _PIECE
-        return FeatureTable(self.source, on_disk, piece) if under is None else HiddenTable(*under, piece)
+        store = self.source if isinstance(self.source, Store) else getattr(self.source, "stored", None)
+        piece = _PIECE if store is None else store.piece
+        return FeatureTable(self.source, store is not None, piece) if under is None else HiddenTable(*under, piece)
 
     def cost(self, model: Stack, index: int, width: int) -> TileCost:
         """Bytes of a tile of a layer over rows of ``width`` columns."""

@@ -101,6 +101,10 @@ class Replays:
         if self.asked == "auto" and target.blocking:
             self.refused = "the CPU replays batches where cuda_graphs='on' asks for it"
 
+    def refuses(self, plan: StagedPlan | None) -> bool:
+        """Whether it is settled that no batch of this plan is replayed."""
+        return bool(self.refused) and plan is self._plan
+
     def begin_epoch(self) -> None:
         """Counts begin anew."""
         self.replayed = self.fallbacks = 0

@@ -4,7 +4,8 @@ Comes in: a table of rows on disk, the nodes that a layer is computed for, a sou
 node the sum, mean or maximum of its neighbours' rows. Called by inference over parts where the in-edges of a tile lead
 anywhere. Rows of all nodes have no room in memory; a few columns of them do. So the table is written anew, slice of
 columns after slice; each slice is read whole, and the list of in-edges is gone through, which is far smaller than the
-rows that it leads to. What is read and written grows with rows and with edges, not with the bytes of a row times edges.
+rows that it leads to. Rows that a weight makes narrower are multiplied by it before they are cut. What is read and
+written grows with rows and with edges, not with the bytes of a row times edges.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from graphweft.graph.adjacency import Adjacency
 from graphweft.loader.parts import PartSource
 from graphweft.nn.gcn import GCNConv
+from graphweft.runtime.dense import matmul
 from graphweft.runtime.sparse import PANEL_ROW, spmm, spmm_max
 from graphweft.storage.block_io import aligned_empty
 from graphweft.train.column_slices import ROWS, ColumnSlices
@@ -51,12 +53,13 @@ class SlicedPlan(NamedTuple):
     nbytes: int
 
 
-def planned(table: RowTable, nodes: int, edges: int, memory: int) -> SlicedPlan | None:
+def planned(table: RowTable, nodes: int, edges: int, memory: int, narrow: int | None = None) -> SlicedPlan | None:
     """Slices as wide as have room in ``memory`` bytes; None where none has.
 
-    ``nodes``: that the layer is computed for, with ``edges`` in-edges.
+    ``nodes``: that the layer is computed for, with ``edges`` in-edges. ``narrow``: columns of a row that is multiplied
+    by a weight before it is cut.
     """
-    width = table.width
+    width = table.width if narrow is None else narrow
     if not (table.is_far and nodes and width):
         return None
     columns = min(int(_SLICE * memory) // (_REAL * table.count), PANEL_ROW // _REAL, width)
@@ -64,12 +67,12 @@ def planned(table: RowTable, nodes: int, edges: int, memory: int) -> SlicedPlan 
         return None
     of_node = _OF_NODE + 2 * _REAL * columns + _OF_EDGE * edges / nodes
     step = int(_PIECE * memory / of_node) // ROWS * ROWS
-    chunk = int(_CHUNK * memory) // (_COPIES * _REAL * width) // ROWS * ROWS
+    chunk = int(_CHUNK * memory) // (_COPIES * _REAL * table.width) // ROWS * ROWS
     if step < ROWS or chunk < ROWS:
         return None
     slices, row = -(-width // columns), _REAL * width
     # rows as they lie there, once to be cut and once as a node's own; slices of them and of sums, written and read
-    rows = 2 * table.count * width * table.dtype.itemsize + (1 + _WRITTEN) * row * (table.count + nodes)
+    rows = 2 * table.count * table.width * table.dtype.itemsize + (1 + _WRITTEN) * row * (table.count + nodes)
     return SlicedPlan(columns, step, chunk, rows + _REAL * (edges + nodes) * (slices + _WRITTEN))
 
 
@@ -101,16 +104,17 @@ def reduced(
     degrees: Tensor,
     plan: SlicedPlan,
     folder: Path | None,
+    weight: Tensor | None = None,
 ) -> Reduced:
     """The neighbours' rows of ``nodes`` put together as ``layer``, which is reducible, does.
 
-    ``degrees``: float32 (N,) edges into each node, self-loops left out.
+    ``degrees``: float32 (N,) edges into each node, self-loops left out. ``weight``: what rows are multiplied by before.
 
     Raises: NoRoomError.
     """
     lists = EdgeLists(source, nodes, table, plan.step, isinstance(layer, GCNConv), folder)
-    slices = _cut(table, degrees if scales_sources(layer) else None, plan, folder)
-    made, kind = ColumnSlices(nodes.count, table.width, plan.columns, folder), joined_kind(layer)
+    slices = _cut(table, degrees if scales_sources(layer) else None, weight, plan, folder)
+    made, kind = ColumnSlices(nodes.count, slices.width, plan.columns, folder), joined_kind(layer)
     for number in range(len(slices)):
         held = slices.slice(number)
         for first, edges in lists.pieces():
@@ -119,16 +123,18 @@ def reduced(
     return Reduced(made, lists.has_any)
 
 
-def _cut(table: RowTable, degrees: Tensor | None, plan: SlicedPlan, folder: Path | None) -> ColumnSlices:
-    """The rows by slices of columns; ``degrees``: those by whose factors rows are scaled."""
-    slices = ColumnSlices(table.count, table.width, plan.columns, folder)
+def _cut(
+    table: RowTable, degrees: Tensor | None, weight: Tensor | None, plan: SlicedPlan, folder: Path | None
+) -> ColumnSlices:
+    """The rows by slices of columns; ``degrees``: those by whose factors rows are scaled; ``weight``: as above."""
+    slices = ColumnSlices(table.count, table.width if weight is None else weight.shape[1], plan.columns, folder)
     for first in range(0, table.count, plan.chunk):
         ids = table.ids(first, min(first + plan.chunk, table.count))
         rows = aligned_empty((len(ids), table.width), torch.float32)
         table.fill(ids, rows, torch.arange(len(ids)))
         if degrees is not None:
             rows *= (degrees[torch.from_numpy(ids)] + 1).rsqrt().unsqueeze(1)
-        slices.put(first, rows)
+        slices.put(first, rows if weight is None else matmul(rows, weight))
         table.let_go()
     return slices
 

@@ -33,6 +33,7 @@ from graphweft.train.chosen import Loop
 from graphweft.train.device import device_of
 from graphweft.train.device_batches import DeviceMiniBatch, check_drawn_there, draws_on_device
 from graphweft.train.device_full import DeviceFullBatch
+from graphweft.train.device_link import DeviceLinkTask
 from graphweft.train.disk_batches import DiskBatches
 from graphweft.train.disk_link import DiskLinkTask
 from graphweft.train.edge_data import EdgeData
@@ -178,7 +179,7 @@ def _fitted(
         raise ConfigError(f"memory cannot be combined with {_named(drawn.schedule)}")
     if budget is not None and isinstance(batch, FullBatch):
         batch.fit_into(budget)
-    elif budget is not None and isinstance(batch, Grouped):
+    elif budget is not None and isinstance(batch, Grouped | GroupedLinks):
         fit_groups(batch, budget)
     elif budget is not None and isinstance(batch, DiskBatches):
         fit_rows(batch, budget)
@@ -365,12 +366,26 @@ def _check_stored(given: Given) -> None:
 def _on_device(given: Given, drawn: Drawn, memory: Any, keys: Keys) -> MiniBatch:
     """Steps where the model is. Raises: ConfigError for tasks, data and options that only the CPU has."""
     check_drawn_there(given, drawn)
+    if given.task == "link":
+        return _links_on_device(given, drawn, keys)
     there: Callable[..., MiniBatch] = DeviceMiniBatch
     if isinstance(drawn.schedule, Schedule) and _is_shared_out(drawn.schedule, drawn, memory):
         there = partial(SharedMiniBatch, drawn.schedule)
     data = (given.model, given.ds, features_of(given.ds), given.update)
     own: dict[str, Any] = {"target": given.loop.target, "metrics": given.loop.metrics}
     batch = there(*data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
+    batch.use(given.edges)
+    return batch
+
+
+def _links_on_device(given: Given, drawn: Drawn, keys: Keys) -> MiniBatch:
+    """Link prediction there, whose batches the CPU draws. Raises: ConfigError for options that it does not have."""
+    _check_link(drawn)
+    if isinstance(drawn.schedule, Schedule) and drawn.schedule.share not in ("auto", "cpu"):
+        raise ConfigError(f"task='link' cannot be combined with schedule={drawn.schedule.share}")
+    data = (given.model, given.ds, features_of(given.ds), given.update)
+    own: dict[str, Any] = {"loss": given.loop.chosen.loss, "metrics": given.loop.metrics}
+    batch = DeviceLinkTask(*data, drawn.fanouts, drawn.batch_size, *keys, **own)
     batch.use(given.edges)
     return batch
 

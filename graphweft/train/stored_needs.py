@@ -30,6 +30,7 @@ from graphweft.nn.stack import Stack
 from graphweft.storage.row_cache import NODE_BYTES, least_memory, most_memory
 from graphweft.storage.store import Store
 from graphweft.storage.stored_structure import structure_bytes
+from graphweft.train.link_task import MOST_SCORED, RANKED_AMONG
 from graphweft.train.needs import MARGIN, Needs, RunBudget, refusal
 from graphweft.train.needs_by_running import grown_while, kept_buffers
 from graphweft.train.part_inference import out_width
@@ -52,6 +53,7 @@ _EVALUATES = 4 << 20  # what an evaluation takes before it is tried: pieces that
 _TRIED = 2  # of the room of a tile: the one that is tried
 _TILES = 4  # times the least tile, before hidden rows are kept in memory
 _MET = 0.9  # times rows of uniform draws: those of a graph with communities or hubs meet more often
+_LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known pairs, edges to predict and their order
 _SHARED = 1.25  # times what sizes say of a batch, before one is measured
 
 
@@ -80,19 +82,46 @@ class Rehearsed:
 
 def least_beside(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], batch_size: int, count: int) -> int:
     """Bytes of a run beside its groups of ``count`` parts, from sizes alone."""
-    store = ds.store
+    counts = [ids.numel() for ids in (ds.train_idx, ds.val_idx, ds.test_idx)]
+    held = _held(counts, ds) if isinstance(model, Stack) else 0
+    return _residents(ds) + _beside(model, ds.store, fanouts, batch_size, count, held)
+
+
+def least_beside_links(model: Stack, store: Store, fanouts: Sequence[int], batch_size: int, count: int) -> int:
+    """As :func:`least_beside`, of link prediction with ``batch_size`` pairs and as many negatives."""
+    nodes, edges = store.num_nodes, int(np.sort(store.edge_counts)[-count:].sum())
+    held, scoring = link_outputs(model, store)
+    fixed = 2 * _ID * nodes + _ID * len(store) ** 2 + _LINK_BYTES * edges
+    return fixed + _beside(model, store, fanouts, 4 * batch_size, count, max(held, scoring))
+
+
+def link_outputs(model: Stack, store: Store) -> tuple[int, int]:
+    """Bytes of embeddings of all nodes with what numbers them; and, once they are there, of scoring pairs.
+
+    As many destinations of each held-out edge as are ranked are drawn together and looked up part by part.
+    """
+    rows = _REAL * model.out_features * store.num_nodes
+    held = min(MOST_SCORED, store.num_edges // 20)
+    pairs = 6 * _ID * RANKED_AMONG * held + 3 * _ID * int(store.edge_counts.max(initial=0))
+    return rows + (2 * _ID + _REAL) * store.num_nodes, rows + max(rows, pairs)
+
+
+def _beside(model: nn.Module, store: Store, fanouts: Sequence[int], seeds: int, count: int, held: int) -> int:
+    """What a step or an evaluation takes that holds so many bytes, with programs and the model."""
     order = np.argsort(-part_bytes(store), kind="stable")[:count]
     nodes = int(np.diff(store.bounds)[order].sum())
     edges = int(store.edge_counts[order].sum())
     weights = sum(p.nbytes for p in model.parameters())
-    residents = _residents(ds) + _COPIES * weights + _PROGRAMS + _UNASKED
-    found = batch_estimate(model, store.num_features, fanouts, min(batch_size, nodes), nodes, edges)
+    found = batch_estimate(model, store.num_features, fanouts, min(seeds, nodes), nodes, edges)
     batch = int(_SHARED * (found.step + found.rows * _REAL * store.num_features))
-    counts = [ids.numel() for ids in (ds.train_idx, ds.val_idx, ds.test_idx)]
-    held = _held(counts, ds) if isinstance(model, Stack) else 0
     # an evaluation takes what groups have given back
     groups = group_bytes(store, count, 0)
-    return residents + max(batch, _EVALUATES + _part_bytes(store) + held - groups)
+    return _COPIES * weights + _PROGRAMS + _UNASKED + max(batch, _EVALUATES + _part_bytes(store) + held - groups)
+
+
+def least_told(estimated: int) -> int:
+    """The budget that a refusal by sizes alone names; what is measured afterwards wants more room to spare."""
+    return Needs(program=estimated - _UNASKED, measured=True).least
 
 
 class Estimate(NamedTuple):
@@ -181,9 +210,11 @@ def _of_groups(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
     most = _left(budget, replace(chosen, batches=0, step=0))
     least_room = chosen.batches + chosen.step
     room = max(least_room, most)
-    evaluation = _evaluation(steps, room, most, found.evaluation)
+    evaluation = _evaluation(steps.evaluated_as(), room, most, found.evaluation)
     if room > least_room and not budget.fits(replace(chosen, evaluation=evaluation)):
-        evaluation = _evaluation(steps, least_room, 0, found.evaluation)  # as small as where no budget is large enough
+        evaluation = _evaluation(
+            steps.evaluated_as(), least_room, 0, found.evaluation
+        )  # as small as where no budget is large enough
     chosen = replace(chosen, evaluation=evaluation)
     return chosen, list(fitting) or [CoreSplit(0, 0)]
 
@@ -319,7 +350,10 @@ def _rehearse(steps: Any, planned: PlannedGroup) -> Rehearsed:
     POOL.trim()
     before = own_bytes()
     reading, group = grown_while(functools.partial(read_group, loader.source, planned.parts, steps.hubs))
-    group.sampler(loader.fanouts)
+    POOL.trim()
+    alone = max(own_bytes() - before, 0)
+    preparing, _ = grown_while(functools.partial(loader.ready, planned, group))
+    reading = max(reading, alone + preparing)
     POOL.trim()
     there = own_bytes()
     most, batch = grown_while(functools.partial(loader.batch_of, planned, group, 0))
@@ -333,6 +367,7 @@ def _rehearse(steps: Any, planned: PlannedGroup) -> Rehearsed:
     steps.let_go()
     evaluation = 0 if isinstance(steps.model, Stack) else _pass_bytes(steps, group)
     found = Rehearsed(reading, max(there - before, 0), held, max(most - held, 0), step, both, evaluation)
+    loader.forget()
     del group
     POOL.trim()
     return found
@@ -427,6 +462,9 @@ def _outputs(steps: Any) -> tuple[int, int]:
 
     The copies are made when no tile is left.
     """
+    counted: tuple[int, int] | None = getattr(steps, "counted", None)
+    if counted is not None:
+        return counted
     counts = [len(ids) for ids in steps.rows.values()]
     return _held(counts, steps.ds), 2 * _REAL * max(steps.ds.num_classes, 1) * max(counts)
 
@@ -451,6 +489,9 @@ __all__ = [
     "fit_rows",
     "groups_within",
     "least_beside",
+    "least_beside_links",
+    "least_told",
+    "link_outputs",
     "predicted_bytes",
     "rows_within",
     "stored_bytes",

@@ -210,7 +210,7 @@ class _Entries(Target):
 
     def weight(self, labels: Tensor) -> int:
         """The known entries."""
-        return int((~labels.isnan()).sum())
+        return known_entries(labels)
 
     def loss(self, outputs: Tensor, y: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Over the known entries."""
@@ -233,7 +233,7 @@ class _Entries(Target):
         if not where.blocking:
             loss = where.losses[self.kind]
             return lambda labels: lambda outputs, over: loss(outputs, columns_of(labels), None)  # type: ignore[return-value]
-        if y.dtype != torch.float32 or bool(y.isnan().any()):
+        if y.dtype != torch.float32 or known_entries(y) < y.numel():
             return None
         return lambda labels: self.recorded(labels, None)[0]
 

@@ -62,11 +62,21 @@ class Update:
         """One update."""
         if self._clip_value is not None:
             nn.utils.clip_grad_value_(self._model.parameters(), self._clip_value)
-        if self._clip is not None:
-            nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
-        self._optimizer.step()
+        self._clipped_step()
         if self._ema is not None:
             self._average(1 - self._ema)
+
+    def _clipped_step(self) -> None:
+        """The optimiser's step; a kernel of a device scales gradients itself, which stay as they are."""
+        optimizer = self._optimizer
+        if self._clip is None:
+            optimizer.step()
+        elif isinstance(optimizer, Adam | SGD) and optimizer.scales():
+            norm = nn.utils.get_total_norm(p.grad for p in self._model.parameters() if p.grad is not None)
+            optimizer.step_scaled((self._clip / (norm + 1e-6)).clamp(max=1.0))
+        else:
+            nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
+            optimizer.step()
 
     def is_recordable(self) -> bool:
         """Whether a device can record an update and launch it again: all that it writes is there.

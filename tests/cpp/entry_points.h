@@ -133,7 +133,7 @@ int gw_pages_unmap(void* pages, int64_t bytes);
 int gw_multilevel_cluster(const gw_adjacency* a, int64_t first, const int32_t* edge_weight, const int32_t* node_weight,
                           const int32_t* labels, const int64_t* most, int32_t* cluster, int64_t* heavy, int64_t* moved);
 int gw_multilevel_contract(const gw_adjacency* a, int64_t first, const int32_t* edge_weight, const int32_t* cluster,
-                           int64_t clusters, int32_t* to, int32_t* from, int64_t* weight, int64_t* found);
+                           int64_t clusters, double kept, int64_t* indptr, int32_t* indices, int32_t* weights);
 int gw_multilevel_place(const gw_adjacency* a, int64_t first, const int32_t* edge_weight, const int32_t* node_weight,
                         const int32_t* labels, const int64_t* order, int64_t k, int64_t num_labels,
                         const double* target, const int32_t* counted, const double* limits, int32_t* part,

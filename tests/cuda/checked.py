@@ -72,7 +72,8 @@ def watching() -> Iterator[list[Any]]:
 
     def watched(compiled: Any, grid: Any, *arguments: Any, **fixed: Any) -> None:
         launched.append(compiled)
-        faults.append(Faults([t for t in arguments if isinstance(t, torch.Tensor)]))
+        given = (*arguments, *fixed.get("through", ()))
+        faults.append(Faults([t for t in given if isinstance(t, torch.Tensor)]))
         inner(compiled, grid, *arguments, **fixed)
 
     def loads(b: Any, pointers: Any, mask: Any, *rest: Any) -> Any:

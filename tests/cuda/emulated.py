@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,12 +68,17 @@ def program_of(text: str) -> Program:
 
 
 def run(
-    code: Any, grid: tuple[int, ...], given: tuple[Any, ...], text: str | None = None, counting: bool = False
+    code: Any,
+    grid: tuple[int, ...],
+    given: tuple[Any, ...],
+    text: str | None = None,
+    counting: bool = False,
+    through: Sequence[Any] = (),
 ) -> Traffic:
     """Runs compiled code; of another ``text`` if given."""
     fixed = {name for name, kind in code.src.signature.items() if kind == "constexpr"}
     named = [item for name, item in zip(code.src.signature, given, strict=False) if name not in fixed]
-    arrays = {t.data_ptr(): bytes_of(t) for t in given if isinstance(t, torch.Tensor) and t.numel()}
+    arrays = {t.data_ptr(): bytes_of(t) for t in (*given, *through) if isinstance(t, torch.Tensor) and t.numel()}
     numbers = [item.data_ptr() if isinstance(item, torch.Tensor) else item for item in named]
     program = program_of(text or code.asm["ptx"])
     return Machine(program, code.metadata.shared, grid, numbers, list(arrays.values()), counting).run()
@@ -94,12 +99,12 @@ def watching(change: Change | None = None, counting: bool = False, run_it: bool 
     With ``run_it=False`` launches are compiled and do nothing."""
     made = list[Launch]()
 
-    def launch(kernel: Any, grid: tuple[int, ...], *given: Any, **fixed: Any) -> None:
+    def launch(kernel: Any, grid: tuple[int, ...], *given: Any, through: Sequence[Any] = (), **fixed: Any) -> None:
         if 0 in grid:
             return
         code = compiled_for(90, kernel, grid, *given, **fixed)
         text = code.asm["ptx"] if change is None else change(code.asm["ptx"])
-        traffic = run(code, grid, given, text, counting) if run_it else Traffic()
+        traffic = run(code, grid, given, text, counting, through) if run_it else Traffic()
         made.append(Launch(kernel, code, grid, given, fixed, traffic))
 
     with launching(launch):

@@ -7,7 +7,7 @@ copied back. Results are filled with NaN beforehand.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -45,11 +45,14 @@ def watching() -> Iterator[list[Any]]:
     """Inside, every launch runs on the device; yields the kernels that were launched."""
     launched, inner = list[Any](), jit.launch
 
-    def launch(kernel: Any, grid: tuple[int, ...], *given: Any, **fixed: Any) -> None:
+    def launch(kernel: Any, grid: tuple[int, ...], *given: Any, through: Sequence[Any] = (), **fixed: Any) -> None:
         copies = Copies()
         launched.append(kernel)
         with torch.no_grad():
             moved = [copies.there(item.detach()) if isinstance(item, torch.Tensor) else item for item in given]
+            places = {t.data_ptr(): copies.there(t.detach()).data_ptr() for t in through}
+            if places:  # which stand in the first one
+                moved[0] = torch.tensor([places.get(word, word) for word in given[0].tolist()], device="cuda")
             inner(kernel, grid, *moved, **fixed)
             copies.back()
 

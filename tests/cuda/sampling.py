@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
+from cuda import recorded
 from torch import Tensor
 
 import graphweft as gw
 from graphweft.loader.device_rows import DeviceRows
+from graphweft.runtime.cuda import sampling
 from graphweft.runtime.cuda.sampling import DeviceSampler
 
 # fall, grow, all, replaced; -1 before a number shuffles whole rows; 70 is more than a row of few draws has
@@ -26,8 +29,13 @@ def differences(
 ) -> list[str]:
     """What is not the same."""
     plan = gw.sampling.NeighborSampler(graph, fanouts, replace, names=names)
-    wanted = plan.sample(seeds, seed=key, epoch=2, stage=1)
-    found = DeviceSampler(plan, torch.device("cpu"), memory).sample(seeds, seed=key, epoch=2, stage=1)
+    return of_sampler(DeviceSampler(plan, torch.device("cpu"), memory), seeds, key)
+
+
+def of_sampler(there: DeviceSampler, seeds: Tensor, key: int) -> list[str]:
+    """What is not the same in a batch of a sampler."""
+    wanted = there.plan.sample(seeds, seed=key, epoch=2, stage=1)
+    found = there.sample(seeds, seed=key, epoch=2, stage=1)
     pairs = {name: (getattr(found, name), getattr(wanted, name)) for name in ("n_id", "edge_index", "e_id")}
     for k, (mine, other) in enumerate(zip(found.blocks, wanted.blocks, strict=True)):
         pairs[f"block {k}: indptr"] = mine.csc.indptr, other.csc.indptr
@@ -45,6 +53,23 @@ def of_graph(graph: gw.Graph, seed: int) -> list[str]:
     fanouts, replace = FANOUTS[seed % len(FANOUTS)]
     names = torch.from_numpy(random.integers(0, 1 << 40, n)) if seed % 3 == 0 else None
     return differences(graph, fanouts, replace, seeds, int(random.integers(0, 1 << 62)), names)
+
+
+def batches_are_drawn_again_by_what_was_recorded() -> None:
+    """Larger and smaller batches in turn, in the same arrays; the launches are recorded after the second of a size."""
+    random = torch.Generator().manual_seed(4)
+    src, dst = torch.randint(0, 50, (2, 300), generator=random)
+    graph = gw.Graph(src, dst, num_nodes=50)
+    recorded.Recorder.graphs = recorded.Recorder.launched = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "recorder_on", recorded.Recorder)
+        for fanouts, again in FANOUTS[:6]:
+            plan = gw.sampling.NeighborSampler(graph, fanouts, again)
+            there = DeviceSampler(plan, torch.device("cpu"))
+            for key, count in enumerate((4, 3, 4, 1, 0, 9, 9, 5, 9)):
+                seeds = torch.randperm(50, generator=random)[:count]
+                assert not of_sampler(there, seeds, key << 33), (fanouts, again, key)
+    assert recorded.Recorder.graphs == 2 * 6 and recorded.Recorder.launched == (2 + 2) * 6
 
 
 def rows_come_from_both_memories() -> None:

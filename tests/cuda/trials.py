@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from codegen.regions import REGIONS, Region, attends
 from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
-from cuda import checked, doctored, emulated, halves, hardware, hubs, losses, recorded, sampling, shared
+from cuda import checked, doctored, emulated, halves, hardware, hubs, losses, recorded, sampling, shared, updates
 from cuda.halves import dense_of, drawn
 from nn.models import IN, make
 from torch import Tensor
@@ -37,7 +37,15 @@ from graphweft.ir.residency import Residency, TensorType
 from graphweft.loader.device_draws import AHEAD
 from graphweft.runtime import dense
 from graphweft.runtime.captures import CUDA
-from graphweft.runtime.cuda import attention_kernels, edges, kernels, loss_kernels, sampling_kernels, walks
+from graphweft.runtime.cuda import (
+    attention_kernels,
+    edges,
+    kernels,
+    loss_kernels,
+    sampling_kernels,
+    update_kernels,
+    walks,
+)
 from graphweft.runtime.cuda.graphs import GraphStep
 from graphweft.runtime.cuda.jit import Kernel
 from graphweft.runtime.epilogue import Epilogue
@@ -112,6 +120,8 @@ TRIALS |= {
         halves.models_of_sixteen_bits,
         losses.class_losses_of_rows,
         *hubs.TRIALS,
+        sampling.batches_are_drawn_again_by_what_was_recorded,
+        *updates.TRIALS,
         sampling.rows_come_from_both_memories,
         doctored.a_kernel_that_fails_is_switched_off_and_the_run_goes_on,
     )
@@ -532,7 +542,7 @@ def a_walk_that_is_wrong_is_seen() -> None:
 @trial
 def no_kernel_is_left_out() -> None:
     """Every kernel that is written once was launched by a trial before this one, and every launcher ran."""
-    rooms = vars(kernels) | vars(attention_kernels) | vars(sampling_kernels) | vars(loss_kernels)
+    rooms = vars(kernels) | vars(attention_kernels) | vars(sampling_kernels) | vars(loss_kernels) | vars(update_kernels)
     known = {item.compiled for item in rooms.values() if isinstance(item, Kernel) and not item.is_device}
     assert known <= set(LAUNCHED), [item.__name__ for item in known - set(LAUNCHED)]
     assert set(CUDA.kernels()) == CALLED, set(CUDA.kernels()) ^ CALLED

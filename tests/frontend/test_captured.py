@@ -145,6 +145,105 @@ def test_what_differs_in_every_call_is_never_recorded(name: str) -> None:
     assert len({first, call(message), call(message)}) == 3
 
 
+def data() -> float:
+    """A global of the name of an attribute that messages read: they do not call it."""
+    return float(np.random.rand())
+
+
+def test_an_attribute_is_no_global_of_its_name() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", gw.FallbackWarning)
+        assert call(lambda edges: {"m": edges.src["h"] * len(edges.data)}) == 0.0
+    assert not capture((lambda edges: edges.data,)).refused
+    assert capture((lambda edges: data() * edges.data,)).refused == "it reads the module numpy"
+    assert capture((lambda edges: (lambda: data())() * edges.data,)).refused == "it reads the module numpy"
+
+
+def imports_random() -> float:
+    import random as drawn
+
+    return drawn.random()
+
+
+def imports_from_numpy() -> float:
+    from numpy.random import rand
+
+    return float(rand())
+
+
+def imports_numpy() -> float:
+    import numpy
+
+    return float(numpy.random.rand())
+
+
+@pytest.mark.parametrize("draw", [imports_random, imports_from_numpy, imports_numpy])
+def test_random_modules_that_code_imports_itself_are_never_recorded(draw: Callable[[], float]) -> None:
+    def message(edges: Any) -> dict[str, Tensor]:
+        return {"m": edges.src["h"] * draw()}
+
+    with pytest.warns(gw.FallbackWarning, match=r"it reads the module (random|numpy)"):
+        first = call(message)
+    assert len({first, call(message), call(message)}) == 3
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A package of the user with a module of settings, which functions import where they run."""
+    folder = tmp_path / "own_package" / "inner"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    (folder / "__init__.py").write_text("from . import settings\n", encoding="utf-8")
+    (folder / "settings.py").write_text("scale = 2.0\n", encoding="utf-8")
+    (folder / "code.py").write_text(IMPORTS, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.startswith("own_package")]:
+        monkeypatch.delitem(sys.modules, name)
+    return importlib.import_module("own_package.inner.code")
+
+
+IMPORTS = """
+import own_package
+
+def outermost(x):
+    return x * own_package.inner.settings.scale
+
+def whole(x):
+    import own_package.inner.settings
+    return x * own_package.inner.settings.scale
+
+def name_of_a_module(x):
+    from own_package.inner.settings import scale
+    return x * scale
+
+def relative(x):
+    from . import settings
+    return x * settings.scale
+
+def from_above(x):
+    from ..inner.settings import scale as factor
+    return x * factor
+"""
+
+
+@pytest.mark.parametrize("name", ["outermost", "whole", "name_of_a_module", "relative", "from_above"])
+@pytest.mark.parametrize("form", ["a message", "a compiled module"])
+def test_modules_that_code_imports_itself_are_read_again(package: types.ModuleType, name: str, form: str) -> None:
+    read = getattr(package, name)
+
+    class Layer(torch.nn.Module):
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return torch.zeros_like(x).index_add(0, edge_index[1], read(x)[edge_index[0]])
+
+    layer, ends = gw.compile(Layer()), torch.tensor([[0], [1]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", gw.FallbackWarning)
+        for scale in (2.0, 2.0, 3.0, 3.0, 2.0):
+            importlib.import_module("own_package.inner.settings").scale = scale  # type: ignore[attr-defined]
+            messages = call(lambda edges: {"m": read(edges.src["h"])}) if form == "a message" else layer(ONES, ends)[1]
+            assert float(messages) == scale
+
+
 @pytest.mark.filterwarnings("ignore::graphweft.FallbackWarning")
 def test_a_generator_that_only_forward_uses_is_no_obstacle() -> None:
     class Layer(gw.MessagePassing):

@@ -133,6 +133,22 @@ def test_links_train_in_groups_and_are_scored_on_the_whole_graph(ds: gw.Dataset,
     assert _losses(again) == _losses(trainer)
 
 
+def test_a_budget_of_groups_is_that_of_the_whole_run(ds: gw.Dataset, folder: Path) -> None:
+    store = gw.macro.Store(folder)
+    options: dict[str, Any] = {"mode": "macro", "batch_size": 128}
+    for macro in (None, "parts:2/4"):
+        with pytest.raises(
+            gw.errors.MemoryBudgetError, match=r"memory: expected at least \d+ MB .*, got 2 MB"
+        ) as refused:
+            _trainer(ds, store, memory="2MB", macro=macro, **options)
+        trainer = _trainer(ds, store, memory=refused.value.least, macro=macro, **options)  # what it names is enough
+        assert trainer.needs is not None and trainer.needs.evaluation > 2 * 4 * ds.num_nodes
+        told = trainer.fit(1)
+    free = _trainer(ds, gw.macro.Store(folder), macro="parts:2/4", **options).fit(1)
+    assert told[-1].loss == free[-1].loss  # a budget changes no batch
+    assert told[-1].val_acc == pytest.approx(free[-1].val_acc, abs=1e-3)
+
+
 def test_too_little_memory_and_other_options_are_refused(ds: gw.Dataset, folder: Path) -> None:
     store = gw.macro.Store(folder)
     for options, text in (

@@ -206,14 +206,13 @@ def test_the_budget_decides_how_many_parts_make_a_group(ds: gw.Dataset, store: g
     assert parts_within(store, most) == PARTS
     for count in range(1, PARTS):
         assert group_bytes(store, count) < group_bytes(store, count + 1)
-    with pytest.raises(
-        gw.errors.ConfigError, match=r"memory: expected at least \d+ MB for groups of one of 8 parts, got 10 KB"
-    ):
-        _trainer(ds, store, memory=10**4)
-    with pytest.raises(
-        gw.errors.ConfigError, match=r"memory: expected at least \d+ MB for groups of 4 parts, got 10 KB"
-    ):
-        _trainer(ds, store, memory=10**4, macro="parts:4/8")
+    for macro, words in ((None, "one of 8 parts"), ("parts:4/8", "4 parts")):
+        with pytest.raises(
+            gw.errors.MemoryBudgetError, match=rf"memory: expected at least \d+ MB for groups of {words}, got 10 KB"
+        ) as refused:
+            _trainer(ds, store, memory=10**4, macro=macro)
+        told = _trainer(ds, store, memory=refused.value.least, macro=macro)  # what it names is enough
+        assert told.needs is not None and told.needs.total <= refused.value.least
 
 
 def test_options_that_do_not_fit_are_told_in_one_line(ds: gw.Dataset, store: gw.macro.Store) -> None:

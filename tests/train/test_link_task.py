@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,6 +19,9 @@ from graphweft.data.dataset import Dataset
 from graphweft.data.synthetic import synthetic
 from graphweft.graph.graph import Graph
 from graphweft.nn.gcn import GCN
+from graphweft.storage.feature import SparseFeatures
+from graphweft.train import steps
+from graphweft.train.device_link import DeviceLinkTask
 from graphweft.train.link_task import LinkTask
 from graphweft.train.trainer import Trainer
 
@@ -44,6 +48,28 @@ def test_it_learns_and_reports() -> None:
     assert made.predict().shape == (made.ds.num_nodes, 32)
     with pytest.raises(DataError, match="train split"):
         made.evaluate("train")
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_steps_on_a_device_are_those_of_the_cpu(is_sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is the CPU here: all tensors are sent there; ``tests/cuda`` has a real one."""
+    losses = []
+    for place in (LinkTask, DeviceLinkTask):
+        monkeypatch.setattr(steps, "draws_on_device", lambda model, place=place: place is DeviceLinkTask)
+        torch.manual_seed(0)
+        ds = synthetic("default", scale=0.05, seed=1)
+        if is_sparse:
+            ds = replace(ds, x=SparseFeatures.from_dense(ds.x))
+        made = Trainer(GCN(ds.num_features, 16, 16, dropout=0.1), ds, **OPTIONS)
+        assert type(made._batch) is place
+        losses.append([(r.loss, r.val_acc, r.test_mrr) for r in made.fit(2)])
+    if is_sparse:
+        for there, here in zip(losses[1], losses[0], strict=True):
+            assert there == pytest.approx(here, rel=1e-3)  # the first product is another one
+    else:
+        assert losses[1] == losses[0]
+    with pytest.raises(ConfigError, match=r"^task='link' cannot be combined with macro, accumulate"):
+        trainer(accumulate=2)
 
 
 def test_a_model_of_ones_own_gives_rows_for_all_ends_of_a_batch() -> None:

@@ -14,6 +14,7 @@
 
 #include "graphweft/abi.h"
 #include "graphweft/csr.h"
+#include "graphweft/parallel.h"
 #include "graphweft/partition.h"
 
 namespace gw {
@@ -52,53 +53,61 @@ class sparse_sums {
   std::vector<int32_t> touched_;
 };
 
-// As sparse_sums, of up to `most` numbers of any size, in a table that stays in the nearest cache.
-class few_sums {
+// As sparse_sums, of numbers of any size, in a table that is as large as what is summed and stays in a near cache.
+class hashed_sums {
  public:
-  static constexpr int64_t most = 64;
-  few_sums() { std::fill_n(keys_, slots, -1); }
+  // Room for `most` different numbers; nothing may be in it.
+  void reserve(int64_t most) {
+    while ((int64_t{1} << bits_) < 2 * most) ++bits_;
+    while (bits_ > least && (int64_t{1} << bits_) >= 4 * most) --bits_;
+    if (keys_.size() < size_t{1} << bits_) {
+      keys_.assign(size_t{1} << bits_, -1), sums_.resize(size_t{1} << bits_);
+      used_.resize(size_t{1} << bits_), touched_.resize(size_t{1} << bits_);
+    }
+  }
   void add(int64_t at, int64_t weight) {
     const int64_t slot = find(at);
-    if (keys_[slot] < 0) {
-      keys_[slot] = int32_t(at), sums_[slot] = 0;
-      used_[count_] = int32_t(slot), touched_[count_++] = int32_t(at);
+    if (keys_[size_t(slot)] < 0) {
+      keys_[size_t(slot)] = int32_t(at), sums_[size_t(slot)] = 0;
+      used_[size_t(count_)] = int32_t(slot), touched_[size_t(count_++)] = int32_t(at);
     }
-    sums_[slot] += weight;
+    sums_[size_t(slot)] += weight;
   }
   [[nodiscard]] int64_t operator[](int64_t at) const {
     const int64_t slot = find(at);
-    return keys_[slot] < 0 ? 0 : sums_[slot];
+    return keys_[size_t(slot)] < 0 ? 0 : sums_[size_t(slot)];
   }
   struct list {
     const int32_t *first, *last;
     [[nodiscard]] const int32_t* begin() const { return first; }
     [[nodiscard]] const int32_t* end() const { return last; }
+    [[nodiscard]] int64_t size() const { return last - first; }
   };
-  [[nodiscard]] list touched() const { return {touched_, touched_ + count_}; }
+  [[nodiscard]] list touched() const { return {touched_.data(), touched_.data() + count_}; }
   void clear() {
-    for (int64_t i = 0; i < count_; ++i) keys_[used_[i]] = -1;
+    for (int64_t i = 0; i < count_; ++i) keys_[size_t(used_[size_t(i)])] = -1;
     count_ = 0;
   }
 
  private:
-  static constexpr int64_t slots = 4 * most;  // a power of two
+  static constexpr int least = 6;
   [[nodiscard]] int64_t find(int64_t at) const {
-    int64_t slot = int64_t((uint32_t(at) * 0x9E3779B1u) >> 24);
-    while (keys_[slot] >= 0 && keys_[slot] != at) slot = (slot + 1) & (slots - 1);
+    int64_t slot = int64_t((uint32_t(at) * 0x9E3779B1u) >> (32 - bits_));
+    const int64_t mask = (int64_t{1} << bits_) - 1;
+    while (keys_[size_t(slot)] >= 0 && keys_[size_t(slot)] != at) slot = (slot + 1) & mask;
     return slot;
   }
 
-  int32_t keys_[slots];
-  int64_t sums_[slots];
-  int32_t used_[most], touched_[most];
+  std::vector<int32_t> keys_, used_, touched_;
+  std::vector<int64_t> sums_;
   int64_t count_ = 0;
+  int bits_ = least;
 };
-static_assert(few_sums::most == 64, "the hash of few_sums has eight bits");
 
 // The cluster of its label that row's node has most edges with and that has room; `near` is empty before and after.
-template <class I, class Sums>
+template <class I>
 int32_t nearest_cluster(const weighted_rows<I>& graph, int64_t row, const int64_t* most, const int32_t* cluster,
-                        const int64_t* heavy, Sums& near) {
+                        const int64_t* heavy, hashed_sums& near) {
   const csr_view<I>& rows = graph.rows;
   const int64_t v = graph.first + row, label = graph.label(v), weight = graph.weight(v);
   for (int64_t e = rows.indptr[row]; e < rows.indptr[row + 1]; ++e) {
@@ -125,13 +134,11 @@ int32_t nearest_cluster(const weighted_rows<I>& graph, int64_t row, const int64_
 template <class I>
 int64_t join_clusters(const weighted_rows<I>& graph, const int64_t* most, int32_t* cluster, int64_t* heavy) {
   const csr_view<I>& rows = graph.rows;
-  sparse_sums near(rows.num_cols);
-  few_sums few;
+  hashed_sums near;
   int64_t moved = 0;
   for (int64_t row = 0; row < rows.num_rows; ++row) {
-    const bool is_short = rows.indptr[row + 1] - rows.indptr[row] <= few_sums::most;
-    const int32_t best = is_short ? nearest_cluster(graph, row, most, cluster, heavy, few)
-                                  : nearest_cluster(graph, row, most, cluster, heavy, near);
+    near.reserve(rows.indptr[row + 1] - rows.indptr[row]);
+    const int32_t best = nearest_cluster(graph, row, most, cluster, heavy, near);
     const int64_t v = graph.first + row, weight = graph.weight(v);
     const int32_t own = cluster[v];
     if (best == own) continue;
@@ -142,35 +149,70 @@ int64_t join_clusters(const weighted_rows<I>& graph, const int64_t* most, int32_
   return moved;
 }
 
-// Edges between clusters: for every cluster with nodes among the rows, in ascending order, the clusters its nodes have
-// edges from, in the order met, and their weight. cluster [nodes] in [0, clusters). Room for an entry an edge. How
-// many.
-template <class I>
-int64_t contract_rows(const weighted_rows<I>& graph, const int32_t* cluster, int64_t clusters, int32_t* to,
-                      int32_t* from, int64_t* weight) {
-  const csr_view<I>& rows = graph.rows;
-  std::vector<int64_t> start(size_t(clusters) + 1, 0);
-  for (int64_t row = 0; row < rows.num_rows; ++row) ++start[size_t(cluster[graph.first + row]) + 1];
-  for (int64_t c = 0; c < clusters; ++c) start[size_t(c) + 1] += start[size_t(c)];
-  std::vector<int64_t> members(size_t(rows.num_rows)), at(start.begin(), start.end() - 1);
-  for (int64_t row = 0; row < rows.num_rows; ++row) members[size_t(at[size_t(cluster[graph.first + row])]++)] = row;
-  sparse_sums near(clusters);
-  int64_t found = 0;
-  for (int64_t c = 0; c < clusters; ++c) {
-    for (int64_t i = start[size_t(c)]; i < start[size_t(c) + 1]; ++i) {
-      const int64_t row = members[size_t(i)];
-      for (int64_t e = rows.indptr[row]; e < rows.indptr[row + 1]; ++e) {
-        const int32_t other = cluster[rows.indices[e]];
-        if (other != c) near.add(other, graph.edge(e));
-      }
-    }
-    for (const int32_t other : near.touched()) {
-      to[found] = int32_t(c), from[found] = other, weight[found] = near[other];
-      ++found;
-    }
-    near.clear();
+// Whether an edge between two clusters is in a sample that keeps this share of the pairs; as its reverse is.
+inline bool in_sample(int64_t one, int64_t other, int64_t clusters, double kept) {
+  if (kept >= 1.0) return true;
+  uint64_t mixed = uint64_t(std::min(one, other)) * uint64_t(clusters) + uint64_t(std::max(one, other));
+  for (const int shift : {33, 29}) mixed = (mixed ^ (mixed >> shift)) * 0x9E3779B97F4A7C15u;
+  return double(mixed >> 11) < kept * 0x1p53;
+}
+
+// Rows by cluster: those of cluster c are row[start[c]] to row[start[c + 1]], ascending.
+struct cluster_members {
+  std::vector<int64_t> start;
+  std::vector<int32_t> row;
+
+  cluster_members(const int32_t* cluster, int64_t rows, int64_t clusters)
+      : start(size_t(clusters) + 2, 0), row(size_t(rows)) {
+    for (int64_t r = 0; r < rows; ++r) ++start[size_t(cluster[r]) + 2];
+    for (int64_t c = 0; c < clusters; ++c) start[size_t(c) + 2] += start[size_t(c) + 1];
+    for (int64_t r = 0; r < rows; ++r) row[size_t(start[size_t(cluster[r]) + 1]++)] = int32_t(r);
   }
-  return found;
+};
+
+// Edges between clusters, in two calls: of every cluster, the others that its nodes among the rows have edges from, in
+// the order met, and their weight. cluster [nodes] in [0, clusters). Where indices is null, indptr [clusters + 1] is
+// made; else indices and weights [indptr[clusters]] are. Of pairs of clusters a share of `kept` is taken.
+template <class I>
+void contract_rows(const weighted_rows<I>& graph, const int32_t* cluster, int64_t clusters, double kept,
+                   int64_t* indptr, int32_t* indices, int32_t* weights) {
+  constexpr int64_t grain = 512;
+  const csr_view<I>& rows = graph.rows;
+  const cluster_members members(cluster + graph.first, rows.num_rows, clusters);
+  std::vector<hashed_sums> sums(static_cast<size_t>(num_threads()));
+  parallel_ranges(clusters, grain, [&](int64_t begin, int64_t end) {
+    hashed_sums& near = sums[size_t(thread_id())];
+    for (int64_t c = begin; c < end; ++c) {
+      const int64_t first = members.start[size_t(c)], last = members.start[size_t(c) + 1];
+      int64_t most = 0;
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t row = members.row[size_t(i)];
+        most += rows.indptr[row + 1] - rows.indptr[row];
+      }
+      near.reserve(std::min(most, clusters));
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t row = members.row[size_t(i)];
+        for (int64_t e = rows.indptr[row]; e < rows.indptr[row + 1]; ++e) {
+          if (e + 16 < rows.num_edges) __builtin_prefetch(cluster + rows.indices[e + 16]);
+          const int32_t other = cluster[rows.indices[e]];
+          if (other != c && in_sample(c, other, clusters, kept)) near.add(other, graph.edge(e));
+        }
+      }
+      if (indices == nullptr) {
+        indptr[c + 1] = near.touched().size();
+      } else {
+        int64_t at = indptr[c];
+        for (const int32_t other : near.touched()) {
+          indices[at] = other;
+          weights[at++] = int32_t(std::min<int64_t>(near[other], INT32_MAX));
+        }
+      }
+      near.clear();
+    }
+  });
+  if (indices != nullptr) return;
+  indptr[0] = 0;
+  for (int64_t c = 0; c < clusters; ++c) indptr[c + 1] += indptr[c];
 }
 
 // How full parts may be, and what deviations cost. `target` [labels]: weight of a label in a part where all are alike.

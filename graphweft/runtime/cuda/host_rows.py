@@ -111,7 +111,7 @@ class RowReader:
         self.hits = 0
 
     def __call__(self, n_id: Tensor) -> Tensor:
-        """Rows ``n_id``, int64 ids in host memory, on the device."""
+        """Rows ``n_id``, int64 ids in host memory or on the device, there."""
         count, width = n_id.numel(), self._width
         with self._aside.running():
             ids = pinned(n_id).to(self._device, non_blocking=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -101,9 +101,17 @@ def generated(text: str, name: str, functions: tuple[tuple[str, Kernel], ...]) -
 
 
 def launch(
-    compiled: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 1, fusion: bool = True, **fixed: Any
+    compiled: Any,
+    grid: tuple[int, ...],
+    *arguments: Any,
+    warps: int = 1,
+    fusion: bool = True,
+    through: Sequence[Tensor] = (),
+    **fixed: Any,
 ) -> None:
     """Runs a kernel on the device of its tensors; an empty grid is nothing to do. It may read pinned host memory.
+
+    ``through`` are tensors whose addresses stand in one that is given.
 
     Without ``fusion`` a product and a sum are rounded twice: where threads hold copies of a sum over each other's
     products, each would leave its own unrounded, and the copies would differ.
@@ -113,7 +121,7 @@ def launch(
     """
     if 0 in grid:
         return
-    places = {item.device for item in arguments if isinstance(item, Tensor)}
+    places = {item.device for item in (*arguments, *through) if isinstance(item, Tensor)}
     if len(places) > 1:
         places = {item.device for item in arguments if isinstance(item, Tensor) and not _is_pinned(item)}
     if len(places) != 1:

@@ -20,38 +20,60 @@ tl: Any = None  # triton.language, once a kernel is asked for
 
 
 @kernel
+def seat(message, nodes, ends, numbers, room, BLOCK: tl.constexpr):
+    """Puts the seeds of a message (key, count, ids) in front of the nodes, and numbers them."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    count = tl.load(message + 1)
+    here = at < count
+    own = tl.load(message + 2 + at, mask=here, other=0)
+    tl.store(nodes + at, own, mask=here)
+    tl.store(numbers + own, at.to(tl.int32), mask=here)
+    if tl.program_id(0) == 0:
+        tl.store(ends + 1, count)
+
+
+@kernel
 def count_draws(
-    offsets, nodes, begins, degrees, counts, rows, width, REPLACE: tl.constexpr, BLOCK: tl.constexpr
+    offsets, nodes, ends, begins, degrees, counts, hop, room, width, REPLACE: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Where the in-edges of each node begin, how many they are, and how many are drawn."""
-    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    here = row < rows
+    """Where the in-edges of each node of a hop begin, how many they are, and how many are drawn: none beyond them."""
+    local = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.load(ends + hop) + local
+    here = row < tl.load(ends + hop + 1)
     node = tl.load(nodes + row, mask=here, other=0)
     begin = tl.load(offsets + node, mask=here, other=0)
     degree = tl.load(offsets + node + 1, mask=here, other=0) - begin
     count = tl.where(degree > 0, width, 0) if REPLACE else tl.minimum(degree, width)
-    tl.store(begins + row, begin, mask=here)
-    tl.store(degrees + row, degree, mask=here)
-    tl.store(counts + row, count, mask=here)
+    tl.store(begins + local, begin, mask=here)
+    tl.store(degrees + local, degree, mask=here)
+    tl.store(counts + local, count, mask=local < room)
 
 
 @kernel
 def draw_few(
-    nodes, names, begins, degrees, starts, columns, places, ids, rows, least, seed_low, seed_high, hop,
+    nodes, names, ends, begins, degrees, upto, columns, starts, places, ids, least, seed_low, seed_high, hop,
     KIND: tl.constexpr, HAS_NAMES: tl.constexpr, NARROW: tl.constexpr, FEW: tl.constexpr, K: tl.constexpr,
     BR: tl.constexpr
 ):  # fmt: skip
-    """Rows with few draws, each a row of a block; KIND 0: with replacement, 1: a set, 2: in random order."""
-    row = (tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR))[:, None]
+    """Rows with few draws, each a row of a block; KIND 0: with replacement, 1: a set, 2: in random order.
+
+    ``upto``: draws up to and with each row of the hop. Offsets are stored for rows of many draws too.
+    """
+    local = (tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR))[:, None]
     i = tl.arange(0, K)[None, :]
-    here = row < rows
+    first = tl.load(ends + hop)
+    row = first + local
+    here = row < tl.load(ends + hop + 1)
     node = tl.load(nodes + row, mask=here, other=0)
     if HAS_NAMES:
         node = tl.load(names + node, mask=here, other=0)
-    begin = tl.load(begins + row, mask=here, other=0)
-    degree = tl.load(degrees + row, mask=here, other=0)
-    start = tl.load(starts + row, mask=here, other=0)
-    count = tl.load(starts + row + 1, mask=here, other=0) - start
+    begin = tl.load(begins + local, mask=here, other=0)
+    degree = tl.load(degrees + local, mask=here, other=0)
+    base = tl.load(starts + first)
+    start = base + tl.load(upto + local - 1, mask=here & (local > 0), other=0)
+    end = base + tl.load(upto + local, mask=here, other=0)
+    tl.store(starts + row + 1, end, mask=here)
+    count = end - start
     mine = here & (degree <= NARROW) & (count <= FEW)
     n, k = tl.where(mine, degree, 0).to(tl.int32), tl.where(mine, count, 0).to(tl.int32)
     c0, c1, c2, c3 = drawn_words(node + i * 0, seed_low, seed_high, i // 4, hop)
@@ -92,20 +114,21 @@ def wide_below(node, seed_low, seed_high, i, stream, n):
 
 @kernel
 def draw_many(
-    which, nodes, names, begins, degrees, starts, rooms, columns, order, places, ids, least, seed_low,
-    seed_high, stream, REPLACE: tl.constexpr, HAS_NAMES: tl.constexpr, BLOCK: tl.constexpr
+    which, nodes, names, ends, begins, degrees, starts, rooms, columns, order, places, ids, least, seed_low,
+    seed_high, hop, stream, REPLACE: tl.constexpr, HAS_NAMES: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """A row of many draws, or of many edges, by one program: the steps of a shuffle follow each other.
 
     ``order`` has room for a row's edges from ``rooms`` on.
     """
     own = tl.program_id(0).to(tl.int64)
-    row = tl.load(which + own)
+    local = tl.load(which + own)
+    row = tl.load(ends + hop) + local
     node = tl.load(nodes + row)
     if HAS_NAMES:
         node = tl.load(names + node)
-    begin = tl.load(begins + row)
-    n = tl.load(degrees + row)
+    begin = tl.load(begins + local)
+    n = tl.load(degrees + local)
     start = tl.load(starts + row)
     k = tl.load(starts + row + 1) - start
     lane = tl.arange(0, BLOCK)
@@ -139,48 +162,81 @@ def draw_many(
 
 
 @kernel
-def first_new(ids, numbers, flags, count, BLOCK: tl.constexpr):
-    """Whether an id, among ascending ones, is the first of its kind and has no number."""
+def drawn_by(ids, starts, ends, keys, hop, room, none, BLOCK: tl.constexpr):
+    """What the rows of a hop drew, and ``none`` beyond it."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    begin = tl.load(starts + tl.load(ends + hop))
+    end = tl.load(starts + tl.load(ends + hop + 1))
+    own = tl.load(ids + begin + at, mask=begin + at < end, other=none)
+    tl.store(keys + at, own, mask=at < room)
+
+
+@kernel
+def first_new(keys, numbers, flags, count, nodes, BLOCK: tl.constexpr):
+    """Whether an id, among ascending ones, is the first of its kind and without a number; none from ``nodes`` on."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = at < count
-    own = tl.load(ids + at, mask=here, other=0)
-    before = tl.load(ids + at - 1, mask=here & (at > 0), other=-1)
-    known = tl.load(numbers + own, mask=here, other=0)
+    own = tl.load(keys + at, mask=here, other=0).to(tl.int64)
+    before = tl.load(keys + at - 1, mask=here & (at > 0), other=-1).to(tl.int64)
+    known = tl.load(numbers + own, mask=here & (own < nodes), other=0)
     tl.store(flags + at, ((own != before) & (known < 0)).to(tl.int32), mask=here)
 
 
 @kernel
-def number_new(ids, flags, upto, nodes, numbers, first, count, BLOCK: tl.constexpr):
-    """Numbers what is flagged, from ``first`` on; ``upto``: flags up to and with each."""
+def number_new(keys, flags, upto, nodes, numbers, ends, hop, count, BLOCK: tl.constexpr):
+    """Numbers what is flagged, after the nodes that are there; ``upto``: flags up to and with each."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    first = tl.load(ends + hop + 1)
     new = at < count
     new = new & (tl.load(flags + at, mask=new, other=0) > 0)
-    own = tl.load(ids + at, mask=new, other=0)
-    number = tl.load(upto + at, mask=new, other=1) - 1
+    own = tl.load(keys + at, mask=new, other=0).to(tl.int64)
+    number = first + tl.load(upto + at, mask=new, other=1) - 1
     tl.store(nodes + number, own, mask=new)
-    tl.store(numbers + own, (first + number).to(tl.int32), mask=new)
+    tl.store(numbers + own, number.to(tl.int32), mask=new)
+    if tl.program_id(0) == 0:
+        tl.store(ends + hop + 2, first + tl.load(upto + count - 1))
 
 
 @kernel
-def look_up(ids, numbers, out, count, BLOCK: tl.constexpr):
-    """The numbers of ids."""
+def look_up(ids, numbers, out, starts, ends, hops, BLOCK: tl.constexpr):
+    """The numbers of the ids that all hops drew."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    here = at < count
+    here = at < tl.load(starts + tl.load(ends + hops))
     own = tl.load(ids + at, mask=here, other=0)
     tl.store(out + at, tl.load(numbers + own, mask=here, other=0), mask=here)
 
 
 @kernel
-def keep_first(starts, kept, values, out, BLOCK: tl.constexpr):
-    """The first values of each row, as many as ``kept`` has room for."""
-    row = tl.program_id(0).to(tl.int64)
-    start = tl.load(starts + row)
-    begin = tl.load(kept + row)
-    count = tl.load(kept + row + 1) - begin
-    lane = tl.arange(0, BLOCK)
-    for at in range(0, count, BLOCK):
+def forget(nodes, ends, numbers, hops, BLOCK: tl.constexpr):
+    """Takes the numbers from all nodes of a batch."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here = at < tl.load(ends + hops + 1)
+    own = tl.load(nodes + at, mask=here, other=0)
+    tl.store(numbers + own, tl.full((BLOCK,), -1, tl.int32), mask=here)
+
+
+@kernel
+def count_kept(starts, ends, counts, hop, room, limit, BLOCK: tl.constexpr):
+    """Edges of each row before the end of a hop, at most ``limit``; none beyond them."""
+    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here = row < tl.load(ends + hop + 1)
+    count = tl.load(starts + row + 1, mask=here, other=0) - tl.load(starts + row, mask=here, other=0)
+    tl.store(counts + row, tl.minimum(count, limit), mask=row < room)
+
+
+@kernel
+def keep_first(starts, kept, ends, values, out, hop, limit, K: tl.constexpr, BR: tl.constexpr):
+    """The first values of each row before the end of a hop, as many as ``kept`` has room for: at most ``limit``."""
+    row = (tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR))[:, None]
+    lane = tl.arange(0, K)[None, :]
+    here = row < tl.load(ends + hop + 1)
+    start = tl.load(starts + row, mask=here, other=0)
+    begin = tl.load(kept + row, mask=here, other=0)
+    count = tl.load(kept + row + 1, mask=here, other=0) - begin
+    for at in range(0, limit, K):
         i = at + lane
-        tl.store(out + begin + i, tl.load(values + start + i, mask=i < count, other=0), mask=i < count)
+        mine = here & (i < count)
+        tl.store(out + begin + i, tl.load(values + start + i, mask=mine, other=0), mask=mine)
 
 
 @kernel

@@ -6,23 +6,44 @@ the target. Without a CUDA device, as in Triton's interpreter, everything happen
 
 from __future__ import annotations
 
+import collections
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
+_free = collections.defaultdict[torch.device, list[Any]](list)
+
+
+@contextlib.contextmanager
+def borrowed(device: torch.device) -> Iterator[Any]:
+    """A stream that nobody else uses in the block.
+
+    Streams are given back and used again, by whichever thread: torch has 32 of them, and begins again with the first.
+    Two users of one stream would wait for each other, and one could not wait for it while the other records.
+    """
+    free = _free[device]
+    try:
+        stream = free.pop()
+    except IndexError:
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    try:
+        yield stream
+    finally:
+        free.append(stream)
+
 
 class Aside:
-    """A stream for each thread, so that waiting for a number does not mean waiting for the training that was launched.
+    """Work on a stream of its own, so that waiting for a number does not mean waiting for what else was launched.
 
     Args:
         device: Where.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._threads = device, threading.local()
+        self._device = device
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -30,12 +51,10 @@ class Aside:
         if self._device.type != "cuda":
             yield
             return
-        stream = getattr(self._threads, "stream", None)
-        if stream is None:
-            stream = self._threads.stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(stream):
-            yield
-        stream.synchronize()
+        with borrowed(self._device) as stream:
+            with torch.cuda.stream(stream):
+                yield
+            stream.synchronize()
 
     def hand_over(self, *made: Tensor) -> None:
         """Memory of ``made`` is not used again before the launches that read it by then are over."""
@@ -85,4 +104,4 @@ def pinned(source: Tensor) -> Tensor:
     return source.pin_memory() if is_host else source
 
 
-__all__ = ["Aside", "Sender", "later", "pinned"]
+__all__ = ["Aside", "Sender", "borrowed", "later", "pinned"]

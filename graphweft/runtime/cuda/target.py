@@ -15,6 +15,7 @@ from graphweft.ir.program import Value
 from graphweft.runtime.cuda import attention, edges, heads, losses, products, streams
 from graphweft.runtime.cuda.host_rows import RowReader
 from graphweft.runtime.cuda.sampling import DeviceSampler
+from graphweft.runtime.cuda.updates import updates_on
 from graphweft.runtime.cuda.walks import edge_walk, row_region
 from graphweft.runtime.target import Target, whole
 from graphweft.sample.neighbor import NeighborSampler
@@ -56,7 +57,7 @@ def _pad_rows(value: Value, graph: Graph, x: Tensor) -> Tensor:
 
 CUDA = Target("cuda", device="cuda", worth=1, joins=True)
 CUDA.losses, CUDA.later, CUDA.pinned = losses.LOSSES, streams.later, streams.pinned
-CUDA.sender, CUDA.row_reader = streams.Sender, RowReader
+CUDA.sender, CUDA.row_reader, CUDA.updates = streams.Sender, RowReader, updates_on
 CUDA.rounds = CUDA.rounds_in_batches = frozenset({"rows"})  # products are torch's, in float32
 for name, launcher in {
     **products.LAUNCHERS,
