@@ -188,18 +188,24 @@ def doctor(
 ) -> Action:
     """Show what this machine has and lacks; --network: how fast ranks exchange data; --device: its kernels.
 
-    With --calibrate it measures kernels, small runs and the disk, and remembers the profile for plans.
+    With --calibrate it measures kernels, small runs and the disk, and remembers the profile for plans; with --device
+    it measures there which product of edges and rows is the faster one.
     """
     given = _given(options)
     size, cores = given.get("ranks", 0), given.get("threads", 0)
     if out is not None and not calibrate:
         raise ConfigError("out: expected --calibrate with it, got none")
+    if out is not None and device is not None:
+        raise ConfigError(f"out={out!r} cannot be combined with device={device!r}")
     if size and not network:
         raise ConfigError(f"ranks: expected --network with it, got {size} without")
 
     def look() -> Sequence[str]:
         if network and size > 1 and not is_rank():
             return _launch(context.obj, size)
+        if calibrate and device is not None:
+            _from("graphweft.device_check", "calibrate")(device, as_json)
+            return ()
         if calibrate:
             measured: Sequence[str] = _from("graphweft.doctor", "profile")(out and Path(out), cores, as_json)
             return measured

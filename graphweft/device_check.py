@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from graphweft import _config
 from graphweft._checks import check_device
-from graphweft._errors import NativeError
+from graphweft._errors import ConfigError, NativeError
 from graphweft.device_epochs import epochs
 from graphweft.graph.graph import Graph
 from graphweft.graph.placed import on_device
@@ -32,7 +32,7 @@ from graphweft.nn.gcn import GCN
 from graphweft.nn.sage import SAGE
 from graphweft.runtime import dense, sparse
 from graphweft.runtime.captured import Step
-from graphweft.runtime.cuda import edges
+from graphweft.runtime.cuda import edges, measured
 from graphweft.runtime.cuda.graphs import GraphStep, Recorder
 from graphweft.runtime.cuda.jit import find_triton
 from graphweft.runtime.cuda.sampling import DeviceSampler
@@ -172,6 +172,27 @@ def main(device: str, as_json: bool = False, nodes: int = 100_000, repetitions: 
             f"GRAPHWEFT_DISABLED_KERNELS={off} leaves them to torch" if off else "config(target='reference') runs torch"
         )
         raise NativeError(f"{device}: expected every kernel to hold, got {', '.join(wrong)} wrong; {remedy}")
+
+
+def calibrate(device: str, as_json: bool = False) -> None:
+    """Measures which product is faster on ``device``, keeps it for later runs, and prints it.
+
+    Raises: ConfigError for a device that is not there or none but the CPU, MissingPackageError without Triton.
+    """
+    place = check_device("--device", device)
+    if place.type == "cpu":
+        raise ConfigError(
+            f"device={device!r} cannot be combined with --calibrate; without --device it measures the CPU"
+        )
+    find_triton()
+    found = measured.calibrate(place)
+    if as_json:
+        sys.stdout.write(json_format.dumps({"device": device, "csr": found}) + "\n")
+        return
+    table = Table("columns", "torch's CSR in times of the kernel", "taken", title=f"{device}: edges times rows")
+    for width, ratio in found.items():
+        table.add_row(str(width), f"{ratio:.2f}", "CSR" if measured.prefers_csr(place, width) else "kernel")
+    Console().print(table)
 
 
 def _graph(nodes: int, degree: int) -> Graph:

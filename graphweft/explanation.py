@@ -39,6 +39,7 @@ from graphweft.runtime.plain_torch import PlainTorch
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.prediction import predicted
 from graphweft.runtime.sizes import measure_sizes
+from graphweft.runtime.targets import target_of
 from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.train.device import device_of
 from graphweft.train.scheduled import where
@@ -124,12 +125,23 @@ def _replayed(trainer: Trainer) -> str:
     )
 
 
+def _features_there(trainer: Trainer) -> str:
+    """What sparse features take on a device; "" on the CPU, and for dense ones."""
+    x, place = trainer.x, device_of(trainer.model)
+    held = target_of(place).sparse_bytes
+    if not isinstance(x, SparseFeatures) or held is None or target_of(place).blocking:
+        return ""
+    sent = held(x, any(isinstance(module, CompiledModule) and module.draws() for module in trainer.model.modules()))
+    dense = x.num_rows * x.width * x.values.element_size()
+    return f"features stay sparse on {place}, {_mib(sent)}; dense rows would take {_mib(dense)}"
+
+
 def _explain_trainer(trainer: Trainer, full: bool) -> str:
     """Of the steps that the trainer runs."""
     model, graph, x = trainer.model, trainer.ds.graph, trainer.x
     if trainer.mode == "full":
         told, replayed = explain(model, graph, x, full=full), _replayed(trainer)
-        said = "\n".join(text for text in (trainer.node_order, replayed) if text)
+        said = "\n".join(text for text in (trainer.node_order, _features_there(trainer), replayed) if text)
         return f"{said}\n\n{told}" if said else told
     staged = trainer.staged_plan()
     if staged is None:

@@ -25,6 +25,7 @@ from graphweft.data.dataset import Dataset
 from graphweft.data.graph_dataset import GraphDataset
 from graphweft.data.load import load
 from graphweft.data.stored import StoredDataset
+from graphweft.graph.graph import Graph
 from graphweft.nn.module import CompiledModule
 from graphweft.run import complete, load_dataset, make_trainer, ready
 from graphweft.storage.store import Store
@@ -162,6 +163,8 @@ class Run:
             return replace(found, class_names=found.class_names or self.class_names)
         if not hasattr(ds, "num_classes"):
             remedy = "predict()[ids] are those of some nodes"
+            if isinstance(ds, Graph):
+                remedy = "gw.Dataset(name, graph, x) makes one of it"
             raise ConfigError(
                 f"predict: expected a dataset, or none for the run's own, got {type(ds).__name__}; {remedy}"
             )

@@ -15,8 +15,7 @@ from typing import Any
 from graphweft._native import LEVEL
 from graphweft.runtime.build import LEVEL_FLAGS
 
-# As the program's own CMakeLists.txt, but for the level of optimisation: -O3 changes no bit but in attention (see
-# flags_of), -O1 does.
+# As the program's own CMakeLists.txt, but for the level of optimisation: -O3 changes no bit, -O1 does.
 WARNINGS, OPTIMISATION = ("-Wall", "-Wextra", "-Werror"), "-O2"
 _NUMBER = {"portable": 0, "avx2": 1, "avx512": 2}[LEVEL]
 FLAGS = (
@@ -27,10 +26,10 @@ FLAGS = (
 
 
 def flags_of(source: Path, flags: tuple[str, ...]) -> tuple[str, ...]:
-    """``flags`` for a source: gradients of attention fuse products and sums otherwise below the program's own -O3."""
-    if not source.stem.startswith("attention_") or source.suffix == ".cu":
+    """``flags`` for a source: attention says itself which products and sums are fused."""
+    if not source.name.startswith(("attention", "heads.")) or source.suffix == ".cu":
         return flags
-    return tuple("-O3" if flag == "-O2" else flag for flag in flags)
+    return tuple("-ffp-contract=off" if flag == "-ffp-contract=fast" else flag for flag in flags)
 
 
 SCORES = ("loss", "train_acc", "val_acc", "test_acc", "val_loss")

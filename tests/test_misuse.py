@@ -110,6 +110,10 @@ def test_rows_in_place_of_a_dataset(ds: gw.Dataset, tmp_path: Path) -> None:
     _trainer(ds, out=tmp_path).fit(1)
     with pytest.raises(gw.errors.ConfigError, match=r"got list; predict\(\)\[ids\] are those of some nodes"):
         gw.load_run(tmp_path, ds=ds).predict([0, 1])  # type: ignore[arg-type]
+    with pytest.raises(gw.errors.ConfigError, match=r"got Graph; gw\.Dataset\(name, graph, x\) makes one of it$"):
+        gw.load_run(tmp_path, ds=ds).predict(ds.graph)  # type: ignore[arg-type]
+    with pytest.raises(gw.errors.DataError, match="expected data, got the folder of a run, which graphweft evaluate, "):
+        gw.load(tmp_path)
 
 
 def test_names_of_a_module_of_ones_own_are_its_own() -> None:

@@ -16,8 +16,10 @@ void require_adjacency(const gw_adjacency* a) {
 
 template <class K, class I>
 void compress_coo(int64_t num_edges, const K* rows, const K* cols, int64_t num_rows, int64_t* indptr, I* indices,
-                  I* edge_ids) {
+                  I* edge_ids, bool ascending) {
   const coo_entries<K> entries{rows, cols};
+  if (!edge_ids && !ascending)
+    return compress(entries, num_edges, num_rows, no_payload{}, indptr, indices, static_cast<uint8_t*>(nullptr));
   if (edge_ids) return compress(entries, num_edges, num_rows, position_payload<I>{}, indptr, indices, edge_ids);
   offsets_of_sorted(rows, num_edges, num_rows, indptr);
   parallel_ranges(num_edges, int64_t{1} << 16, [&](int64_t begin, int64_t end) {
@@ -33,10 +35,10 @@ void compress_checked(int64_t num_edges, const void* rows_, const void* cols_, i
   const id_summary all = summarize_ids(rows, num_edges);
   if (all.low < 0 || all.high >= num_rows) require_ids("expected rows", rows, num_edges, num_rows);
   require_ids("expected columns", cols, num_edges, num_cols);
-  require(edge_ids != nullptr || all.ascending, "gw_coo_to_csr: rows do not ascend, so edge ids are needed");
   with_id_type(wide_out != 0, [&](auto id) {
     using I = decltype(id);
-    compress_coo(num_edges, rows, cols, num_rows, indptr, static_cast<I*>(indices), static_cast<I*>(edge_ids));
+    compress_coo(num_edges, rows, cols, num_rows, indptr, static_cast<I*>(indices), static_cast<I*>(edge_ids),
+                 all.ascending);
   });
 }
 
@@ -115,8 +117,8 @@ GW_API int gw_ids_require(int32_t wide, int64_t n, const void* ids, int64_t boun
   });
 }
 
-// Compresses edges (rows[e], cols[e]) by row. edge_ids may be null if rows
-// ascend. Ids are checked.
+// Compresses edges (rows[e], cols[e]) by row. edge_ids may be null: if rows
+// ascend they are the positions, else nobody asks. Ids are checked.
 GW_API int gw_coo_to_csr(int32_t wide_in, int64_t num_edges, const void* rows, const void* cols, int64_t num_rows,
                          int64_t num_cols, int32_t wide_out, int64_t* indptr, void* indices, void* edge_ids) {
   return gw::guarded([&] {

@@ -16,7 +16,9 @@ std::unique_ptr<sampler> make_sampler(const gw_adjacency& adjacency, const float
     for (int64_t row = begin; row < end; ++row)
       require(graph.indptr[row + 1] - graph.indptr[row] < int64_t(UINT32_MAX), "sampler: a row has 2^32 entries");
   });
-  if (dense) return std::make_unique<stepped_sampler<I, dense_renumbering<I>>>(graph, weights);
+  // ids of 64 bits are rare, and numbers are the same either way: one form is compiled for them
+  if constexpr (sizeof(I) == 4)
+    if (dense) return std::make_unique<stepped_sampler<I, dense_renumbering<I>>>(graph, weights);
   return std::make_unique<stepped_sampler<I, hashed_renumbering<I>>>(graph, weights);
 }
 

@@ -14,7 +14,9 @@ std::unique_ptr<segment_sampler_base> make_segment_sampler(const gw_adjacency& a
     for (int64_t row = begin; row < end; ++row)
       require(graph.indptr[row + 1] - graph.indptr[row] < int64_t(UINT32_MAX), "sampler: a row has 2^32 entries");
   });
-  if (dense && !trees) return std::make_unique<segment_sampler<I, dense_numbers>>(graph, order, bounds, trees);
+  // ids of 64 bits are rare, and numbers are the same either way: one form is compiled for them
+  if constexpr (sizeof(I) == 4)
+    if (dense && !trees) return std::make_unique<segment_sampler<I, dense_numbers>>(graph, order, bounds, trees);
   return std::make_unique<segment_sampler<I, hashed_numbers>>(graph, order, bounds, trees);
 }
 

@@ -126,7 +126,8 @@ GW_API int gw_csr_clear_common(const gw_adjacency* a, const gw_adjacency* b, uin
   });
 }
 
-// Row by row the entries of `a`, then those of `b`, whose ids follow those of `a`; indptr holds offsets.
+// Row by row the entries of `a`, then those of `b`, whose ids follow those of `a` where edge_ids is not null; indptr
+// holds offsets.
 GW_API int gw_csr_concat(const gw_adjacency* a, const gw_adjacency* b, const int64_t* indptr, void* indices,
                          void* edge_ids) {
   return with_view(a, [&](const auto& view) {

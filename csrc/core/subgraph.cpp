@@ -11,14 +11,17 @@ namespace {
 template <class I>
 std::unique_ptr<subset> make_subset(const gw_adjacency& a, bool dense) {
   const csr_view<I> graph(a);
-  if (dense) return std::make_unique<subset_of<I, dense_numbers>>(graph);
+  // ids of 64 bits are rare, and numbers are the same either way: one form is compiled for them
+  if constexpr (sizeof(I) == 4)
+    if (dense) return std::make_unique<subset_of<I, dense_numbers>>(graph);
   return std::make_unique<subset_of<I, hashed_numbers>>(graph);
 }
 
 template <class I>
 std::unique_ptr<ego_sampler> make_ego(const gw_adjacency& a, const float* weights, bool ascending, bool dense) {
   const csr_view<I> graph(a);
-  if (dense) return std::make_unique<ego_sampler_of<I, dense_numbers>>(graph, weights, ascending);
+  if constexpr (sizeof(I) == 4)
+    if (dense) return std::make_unique<ego_sampler_of<I, dense_numbers>>(graph, weights, ascending);
   return std::make_unique<ego_sampler_of<I, hashed_numbers>>(graph, weights, ascending);
 }
 

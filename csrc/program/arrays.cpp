@@ -12,6 +12,8 @@ void require_size(const char* what, int64_t expected, int64_t got) {
 }
 
 Numbers<int32_t> read_ids(const Npz& file, const std::string& name, int64_t bound) {
+  Numbers<int32_t> ids(size_t(file.array(name).count()));
+  if (file.read_below(name, bound, ids.data())) return ids;
   const Numbers<int64_t> wide = file.read<int64_t>(name);
   for (const int64_t id : wide)
     if (id < 0 || id >= bound)

@@ -15,17 +15,17 @@ namespace program {
 
 namespace {
 
-Graph read_graph(const Npz& file, int64_t nodes) {
+Graph read_graph(const Npz& file, int64_t nodes, bool numbered) {
   if (file.has("indptr")) {
     Numbers<int64_t> indptr = file.read<int64_t>("indptr");
     require_size("nodes", nodes, int64_t(indptr.size()) - 1);
-    return Graph::from_csr(std::move(indptr), read_ids(file, "indices", nodes));
+    return Graph::from_csr(std::move(indptr), read_ids(file, "indices", nodes), numbered);
   }
   const Array ends = file.array("edge_index");
   if (ends.shape.size() != 2 || ends.shape[0] != 2) throw std::runtime_error("edge_index: expected two rows");
   const Numbers<int32_t> both = read_ids(file, "edge_index", nodes);
-  const auto middle = both.begin() + int64_t(both.size() / 2);
-  return Graph::from_edges({both.begin(), middle}, {middle, both.end()}, nodes);
+  const auto edges = int64_t(both.size() / 2);
+  return Graph::from_edges(both.data(), both.data() + edges, edges, nodes, numbered);
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ Dataset::Dataset(const std::string& path, const Expected& expected)
   for (const char* name : {"edge_weight", "edge_features"})
     if (file_.has(name) && !(expected.weighted && std::string(name) == "edge_weight"))
       throw std::runtime_error(path + ": expected a graph without " + name + ", which programs do not have yet");
-  graph = read_graph(file_, expected.nodes);
+  graph = read_graph(file_, expected.nodes, expected.numbered);
   require_size("edges", expected.edges, graph.num_edges());
   read_targets(expected.nodes);
   require_size("training nodes", expected.train_rows, int64_t(split.train.size()));

@@ -16,6 +16,7 @@ enum class Task { classes, labels, values };
 // What the program was written for.
 struct Expected {
   int64_t nodes, edges, features, classes, train_rows, nonzeros;  // nonzeros: of sparse features, else 0
+  bool numbered = true;                                           // whether a kernel asks for numbers of edges
   bool weighted = false;                                          // whether edges have weights
   Task task = Task::classes;
   int64_t known = 0;  // entries of training nodes whose label is known, but of classes

@@ -1,9 +1,11 @@
 #include "graph.h"
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <utility>
 
+#include "graphweft/parallel.h"
 #include "kernels.h"
 
 extern "C" {
@@ -29,6 +31,7 @@ struct Graph::Forms {
   Form loose[2];  // the same where nobody asked for edge numbers
   Form side_by_side[2];
   std::optional<bool> symmetric, loops;
+  bool numbered = true;
   std::shared_ptr<Forms> no_loops;
 };
 
@@ -57,44 +60,58 @@ bool columns_ascend(const Compressed& a) {
   return answer != 0;
 }
 
-Graph::Graph(Form by_dst, Form by_src, int64_t num_src, int64_t num_dst, bool square)
+Graph::Graph(Form by_dst, Form by_src, int64_t num_src, int64_t num_dst, bool square, bool numbered)
     : forms_(std::make_shared<Forms>()), num_src_(num_src), num_dst_(num_dst), square_(square) {
   forms_->by[0] = std::move(by_dst);
   forms_->by[1] = std::move(by_src);
+  forms_->numbered = numbered;
 }
 
-Graph Graph::from_edges(const Numbers<int32_t>& src, const Numbers<int32_t>& dst, int64_t num_nodes) {
+Graph Graph::from_edges(const int32_t* src, const int32_t* dst, int64_t num_edges, int64_t num_nodes, bool numbered) {
   auto made = std::make_shared<Compressed>();
   made->num_cols = num_nodes;
   made->indptr.resize(size_t(num_nodes) + 1);
-  made->indices.resize(src.size());
-  made->edge_ids.resize(src.size());
-  check(gw_coo_to_csr(0, int64_t(src.size()), dst.data(), src.data(), num_nodes, num_nodes, 0, made->indptr.data(),
-                      made->indices.data(), made->edge_ids.data()));
-  return {made, nullptr, num_nodes, num_nodes, true};
+  made->indices.resize(size_t(num_edges));
+  if (numbered) made->edge_ids.resize(size_t(num_edges));
+  check(gw_coo_to_csr(0, num_edges, dst, src, num_nodes, num_nodes, 0, made->indptr.data(), made->indices.data(),
+                      numbered ? made->edge_ids.data() : nullptr));
+  return {made, nullptr, num_nodes, num_nodes, true, numbered};
 }
 
-Graph Graph::from_csr(Numbers<int64_t> indptr, Numbers<int32_t> indices) {
+Graph Graph::from_csr(Numbers<int64_t> indptr, Numbers<int32_t> indices, bool numbered) {
   auto made = std::make_shared<Compressed>();
   made->indptr = std::move(indptr);
   made->indices = std::move(indices);
   const int64_t nodes = made->num_cols = made->num_rows();
   const gw_adjacency native = made->native();
   check(gw_csr_check(&native));
-  return {nullptr, made, nodes, nodes, true};
+  return {nullptr, made, nodes, nodes, true, numbered};
 }
 
 Graph Graph::from_in_edges(Form in_edges) {
   const int64_t nodes = in_edges->num_rows();
-  return {std::move(in_edges), nullptr, nodes, nodes, true};
+  return {std::move(in_edges), nullptr, nodes, nodes, true, true};
 }
 
 Form Graph::known() const { return forms_->by[0] ? forms_->by[0] : forms_->by[1]; }
 
 Form Graph::full(int side) const {
   Form& form = forms_->by[side];
-  if (!form) form = transposed(*forms_->by[1 - side], true);  // a loose form stays: somebody may read it
-  return form;
+  if (form) return form;
+  const Form& other = forms_->by[1 - side];
+  // Without numbers a symmetric graph is its own transpose. A loose form stays: somebody may read it.
+  const bool same = square_ && !forms_->numbered && columns_ascend(*other) && is_symmetric();
+  return form = same ? other : transposed(*other, forms_->numbered);
+}
+
+bool Graph::is_symmetric() const {
+  if (!forms_->symmetric) {
+    int32_t answer = 0;
+    const gw_adjacency native = known()->native();
+    if (square_) check(gw_csr_is_symmetric(&native, &answer));
+    forms_->symmetric = answer != 0;
+  }
+  return *forms_->symmetric;
 }
 
 int64_t Graph::num_edges() const { return known()->num_edges(); }
@@ -128,8 +145,9 @@ Graph Graph::without_loops() const {
     if (!all->edge_ids.empty()) kept->edge_ids.resize(kept->indices.size());
     check(gw_csr_filter(&native, member.data(), kept->indptr.data(), kept->indices.data(),
                         kept->edge_ids.empty() ? nullptr : kept->edge_ids.data()));
-    forms_->no_loops = Graph(kept, nullptr, num_src_, num_dst_, square_).forms_;
+    forms_->no_loops = Graph(kept, nullptr, num_src_, num_dst_, square_, forms_->numbered).forms_;
     forms_->no_loops->loops = false;
+    forms_->no_loops->symmetric = forms_->symmetric;  // loops are on the diagonal
   }
   Graph bare = *this;
   bare.forms_ = forms_->no_loops;
@@ -151,10 +169,11 @@ Graph Graph::one_loop() const {
   made->indptr.resize(own.indptr.size());
   for (size_t row = 0; row < own.indptr.size(); ++row) made->indptr[row] = others->indptr[row] + own.indptr[row];
   made->indices.resize(others->indices.size() + own.indices.size());
-  made->edge_ids.resize(made->indices.size());
+  if (forms_->numbered) made->edge_ids.resize(made->indices.size());
   const gw_adjacency first = others->native(), second = own.native();
-  check(gw_csr_concat(&first, &second, made->indptr.data(), made->indices.data(), made->edge_ids.data()));
-  return {made, nullptr, num_src_, num_dst_, square_};
+  check(gw_csr_concat(&first, &second, made->indptr.data(), made->indices.data(),
+                      forms_->numbered ? made->edge_ids.data() : nullptr));
+  return {made, nullptr, num_src_, num_dst_, square_, forms_->numbered};
 }
 
 Graph Graph::take_dst(const Numbers<int64_t>& rows, bool loops) const {
@@ -162,13 +181,20 @@ Graph Graph::take_dst(const Numbers<int64_t>& rows, bool loops) const {
   auto taken = std::make_shared<Compressed>();
   taken->num_cols = all->num_cols;
   taken->indptr.assign(1, 0);
-  for (const int64_t row : rows) {
-    taken->indices.insert(taken->indices.end(), all->indices.begin() + all->indptr[size_t(row)],
-                          all->indices.begin() + all->indptr[size_t(row) + 1]);
-    if (loops) taken->indices.push_back(int32_t(row));
-    taken->indptr.push_back(int64_t(taken->indices.size()));
-  }
-  return {taken, nullptr, num_src_, int64_t(rows.size()), false};
+  taken->indptr.reserve(rows.size() + 1);
+  for (const int64_t row : rows)
+    taken->indptr.push_back(taken->indptr.back() + all->indptr[size_t(row) + 1] - all->indptr[size_t(row)] + loops);
+  taken->indices.resize(size_t(taken->indptr.back()));
+  gw::parallel_ranges(int64_t(rows.size()), 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = rows[size_t(i)], first = all->indptr[size_t(row)];
+      const int64_t count = all->indptr[size_t(row) + 1] - first;
+      int32_t* to = taken->indices.data() + taken->indptr[size_t(i)];
+      std::copy_n(all->indices.data() + first, count, to);
+      if (loops) to[count] = int32_t(row);
+    }
+  });
+  return {taken, nullptr, num_src_, int64_t(rows.size()), false, forms_->numbered};
 }
 
 void Graph::in_degrees(float* out) const {
@@ -187,13 +213,7 @@ gw_adjacency Graph::in_edges() const {
   Form form = forms_->by[side_] ? forms_->by[side_] : forms_->loose[side_];
   if (!form) {
     const Form other = known();
-    if (!forms_->symmetric) {
-      int32_t answer = 0;
-      const gw_adjacency native = other->native();
-      if (square_) check(gw_csr_is_symmetric(&native, &answer));
-      forms_->symmetric = answer != 0;
-    }
-    form = *forms_->symmetric ? other : transposed(*other, false);
+    form = is_symmetric() ? other : transposed(*other, false);
     forms_->loose[side_] = form;
   }
   gw_adjacency native = form->native();

@@ -31,10 +31,11 @@ bool columns_ascend(const Compressed& a);
 
 class Graph {
  public:
-  // Edges src[e] -> dst[e].
-  static Graph from_edges(const Numbers<int32_t>& src, const Numbers<int32_t>& dst, int64_t num_nodes);
+  // Edges src[e] -> dst[e]. Unless they are `numbered`, no form of this graph, or of one made of it, has their numbers.
+  static Graph from_edges(const int32_t* src, const int32_t* dst, int64_t num_edges, int64_t num_nodes,
+                          bool numbered = true);
   // Rows are sources.
-  static Graph from_csr(Numbers<int64_t> indptr, Numbers<int32_t> indices);
+  static Graph from_csr(Numbers<int64_t> indptr, Numbers<int32_t> indices, bool numbered = true);
   // Rows are destinations; not copied, and shared with other graphs.
   static Graph from_in_edges(Form in_edges);
 
@@ -49,17 +50,18 @@ class Graph {
 
   // Edges by destination, for sums over in-edges.
   [[nodiscard]] gw_adjacency in_edges() const;
-  // The same with edge numbers in the order of the source, for maxima.
+  // The same with edge numbers in the order of the source, for maxima; of a numbered graph.
   [[nodiscard]] gw_adjacency in_edges_in_order() const;
   // Edges by source, for what flows back along those above.
   [[nodiscard]] gw_adjacency out_edges() const { return reverse().in_edges(); }
   [[nodiscard]] gw_adjacency out_edges_in_order() const { return reverse().in_edges_in_order(); }
-  // The same with parallel ones side by side, for the gradient of maxima.
+  // The same with parallel ones side by side, for the gradient of maxima; of a numbered graph.
   [[nodiscard]] gw_adjacency out_edges_side_by_side() const;
 
  private:
   struct Forms;
-  Graph(Form by_dst, Form by_src, int64_t num_src, int64_t num_dst, bool square);
+  Graph(Form by_dst, Form by_src, int64_t num_src, int64_t num_dst, bool square, bool numbered);
+  [[nodiscard]] bool is_symmetric() const;
   [[nodiscard]] Form full(int side) const;
   [[nodiscard]] Form known() const;
 

@@ -1,13 +1,18 @@
 #include "npz.h"
 
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <stdexcept>
+
+#include "graphweft/parallel.h"
 
 namespace program {
 
@@ -86,6 +91,37 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
+  // body(where a piece begins, its bytes, their number) for the next bytes; of a stored member on all threads.
+  void read_pieces(uint64_t count, const std::function<void(uint64_t, const void*, uint64_t)>& body) {
+    constexpr uint64_t most = 1 << 16;
+    const auto bytes_of = [&](uint64_t piece) { return std::min(most, count - piece * most); };
+    const uint64_t pieces = (count + most - 1) / most;
+    if (is_deflated_) {
+      unsigned char bytes[most];
+      for (uint64_t piece = 0; piece < pieces; ++piece) {
+        read(bytes, bytes_of(piece));
+        body(piece * most, bytes, bytes_of(piece));
+      }
+      return;
+    }
+    if (count > left_) short_read();
+    std::vector<uint32_t> sums(pieces);
+    gw::parallel_chunks(int64_t(pieces), [&](int64_t chunk) {
+      const auto piece = uint64_t(chunk);
+      unsigned char bytes[most];
+      for (uint64_t have = 0; have < bytes_of(piece);) {
+        const auto got = pread(fileno(file_), bytes + have, bytes_of(piece) - have, off_t(next_ + piece * most + have));
+        if (got <= 0) short_read();
+        have += uint64_t(got);
+      }
+      sums[piece] = uint32_t(crc32_z(0, bytes, bytes_of(piece)));
+      body(piece * most, bytes, bytes_of(piece));
+    });
+    for (uint64_t piece = 0; piece < pieces; ++piece)
+      crc_ = uint32_t(crc32_combine(crc_, sums[piece], z_off_t(bytes_of(piece))));
+    left_ -= count, next_ += count, done_ += count;
+  }
+
   void read(void* out, size_t count) {
     is_deflated_ ? inflate_into(static_cast<unsigned char*>(out), count) : copy_into(out, count);
     crc_ = uint32_t(crc32_z(crc_, static_cast<const unsigned char*>(out), count));
@@ -100,7 +136,7 @@ class Stream {
  private:
   void copy_into(void* out, size_t count) {
     if (count > left_ || std::fread(out, 1, count, file_) != count) short_read();
-    left_ -= count;
+    left_ -= count, next_ += count;
   }
 
   void inflate_into(unsigned char* out, size_t count) {
@@ -195,33 +231,37 @@ struct Half {
   }
 };
 
-template <class From, class T>
-void convert(Stream& stream, int64_t count, T* out) {
-  constexpr int64_t piece = 1 << 13;
-  From numbers[piece];
-  for (int64_t done = 0; done < count; done += piece) {
-    const int64_t now = std::min(piece, count - done);
-    stream.read(numbers, size_t(now) * sizeof(From));
-    for (int64_t i = 0; i < now; ++i) out[done + i] = T(numbers[i]);
-  }
+// put(i, number) for all numbers of an array.
+template <class From, class Put>
+void convert(Stream& stream, int64_t count, const Put& put) {
+  if (count > INT64_MAX / int64_t(sizeof(From))) refuse("npz: expected sizes that fit 64 bits");
+  stream.read_pieces(uint64_t(count) * sizeof(From), [&](uint64_t begin, const void* bytes, uint64_t many) {
+    const auto first = int64_t(begin / sizeof(From));
+    for (int64_t i = 0; i < int64_t(many / sizeof(From)); ++i) {
+      From number;
+      std::memcpy(static_cast<void*>(&number), static_cast<const char*>(bytes) + i * int64_t(sizeof(From)),
+                  sizeof(From));
+      put(first + i, number);
+    }
+  });
 }
 
-template <class T>
-void read_numbers(Stream& stream, const Array& array, T* out) {
+template <class Put>
+void read_numbers(Stream& stream, const Array& array, const Put& put) {
   const int64_t count = array.count();
   const std::string kind = array.dtype.substr(1);
   if (array.dtype[0] == '>') refuse(array.name + ": expected little-endian numbers, got " + array.dtype);
-  if (kind == "f2") return convert<Half>(stream, count, out);
-  if (kind == "f4") return convert<float>(stream, count, out);
-  if (kind == "f8") return convert<double>(stream, count, out);
-  if (kind == "i8") return convert<int64_t>(stream, count, out);
-  if (kind == "i4") return convert<int32_t>(stream, count, out);
-  if (kind == "i2") return convert<int16_t>(stream, count, out);
-  if (kind == "i1") return convert<int8_t>(stream, count, out);
-  if (kind == "u8") return convert<uint64_t>(stream, count, out);
-  if (kind == "u4") return convert<uint32_t>(stream, count, out);
-  if (kind == "u2") return convert<uint16_t>(stream, count, out);
-  if (kind == "u1" || kind == "b1") return convert<uint8_t>(stream, count, out);
+  if (kind == "f2") return convert<Half>(stream, count, put);
+  if (kind == "f4") return convert<float>(stream, count, put);
+  if (kind == "f8") return convert<double>(stream, count, put);
+  if (kind == "i8") return convert<int64_t>(stream, count, put);
+  if (kind == "i4") return convert<int32_t>(stream, count, put);
+  if (kind == "i2") return convert<int16_t>(stream, count, put);
+  if (kind == "i1") return convert<int8_t>(stream, count, put);
+  if (kind == "u8") return convert<uint64_t>(stream, count, put);
+  if (kind == "u4") return convert<uint32_t>(stream, count, put);
+  if (kind == "u2") return convert<uint16_t>(stream, count, put);
+  if (kind == "u1" || kind == "b1") return convert<uint8_t>(stream, count, put);
   refuse(array.name + ": expected integers or floats, got " + array.dtype);
 }
 
@@ -292,17 +332,26 @@ template <class T>
 void Npz::read(const std::string& name, T* out) const {
   Stream stream(*file_, file_->member(name));
   const Array found = read_header(stream, name);
-  if (!found.fortran_order || found.shape.size() < 2) {
-    read_numbers(stream, found, out);
-    return stream.finish();
-  }
-  if (found.shape.size() > 2) refuse(name + ": expected at most two dimensions");
-  Numbers<T> by_column(size_t(found.count()));
-  read_numbers(stream, found, by_column.data());
+  const bool by_column = found.fortran_order && found.shape.size() > 1;
+  if (by_column && found.shape.size() > 2) refuse(name + ": expected at most two dimensions");
+  const int64_t rows = by_column ? found.shape[0] : 1, columns = by_column ? found.shape[1] : 1;
+  read_numbers(stream, found,
+               [=](int64_t i, auto number) { out[by_column ? i % rows * columns + i / rows : i] = T(number); });
   stream.finish();
-  for (int64_t i = 0; i < found.shape[0]; ++i)
-    for (int64_t j = 0; j < found.shape[1]; ++j)
-      out[i * found.shape[1] + j] = by_column[size_t(j * found.shape[0] + i)];
+}
+
+bool Npz::read_below(const std::string& name, int64_t bound, int32_t* out) const {
+  Stream stream(*file_, file_->member(name));
+  const Array found = read_header(stream, name);
+  if (found.fortran_order && found.shape.size() > 1) return false;
+  std::atomic<bool> fits{bound <= INT32_MAX + int64_t{1}};
+  read_numbers(stream, found, [&](int64_t i, auto number) {
+    const auto id = int64_t(number);
+    if (id < 0 || id >= bound) fits.store(false, std::memory_order_relaxed);
+    out[i] = int32_t(id);
+  });
+  stream.finish();
+  return fits;
 }
 
 template void Npz::read(const std::string&, float*) const;

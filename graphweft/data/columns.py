@@ -106,12 +106,14 @@ class Table:
         raw: Its columns as they came.
         rows: Their length.
         notes: What was left out when it was read.
+        index: Names of the index of a DataFrame, which is no column.
     """
 
     who: str
     raw: Mapping[str, Any]
     rows: int
     notes: tuple[str, ...] = ()
+    index: tuple[str, ...] = ()
     _made: dict[str, Column] = field(default_factory=dict, repr=False)
 
     @property
@@ -137,6 +139,8 @@ class Table:
         """
         if isinstance(name, str) and name in self.raw:
             return self.column(name)
+        if name in self.index:
+            raise DataError(f"{option}: expected a column of {self.who}, got its index {name!r}; use .reset_index()")
         raise DataError(f"{option}: expected a column of {self.who}, got {name!r}{nearest(str(name), self.names)}")
 
 
@@ -183,7 +187,8 @@ def as_table(who: str, source: Any, texts: Iterable[str] = ()) -> Table:
     for name, size in sizes.items():
         if size != rows:
             raise DataError(f"{who}: expected columns of one length, got {rows} in the first and {size} in {name!r}")
-    return Table(who, raw, rows, notes)
+    held = getattr(getattr(source, "index", None), "names", None) or ()
+    return Table(who, raw, rows, notes, tuple(name for name in held if isinstance(name, str)))
 
 
 def _columns(who: str, source: Any) -> dict[str, Any]:

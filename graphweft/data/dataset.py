@@ -462,7 +462,7 @@ class Dataset(ShownAsTable):
             )
         if self.num_classes == 0:
             unused = [note for note in self.notes if note.startswith(NOT_USED)]
-            held = f" ({unused[0]})" if unused else ""
+            held = f" ({unused[0]})" if unused else "" if self.encoding is None else " (--label names their column)"
             raise DataError(f"{self.name}: expected labels to train on, got none{held}; the task link needs none")
         if self.labelled("train").numel() == 0:
             raise DataError(f"{self.name}: expected at least one training node with a label, got none")

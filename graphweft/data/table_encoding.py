@@ -41,6 +41,8 @@ class Roles:
         split: Column with train, val or test, of the table that has the labels.
         drop: Columns of either table that are left out.
         categories: Columns of either table whose numbers are categories.
+
+    Raises: DataError for values in the place of a name.
     """
 
     id: str | None = None
@@ -53,6 +55,13 @@ class Roles:
     drop: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     edge_label: str | tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for option in ("id", "source", "target", "weight", "time", "split"):
+            given = getattr(self, option)
+            if given is not None and not isinstance(given, str | int):
+                got = type(given).__name__
+                raise DataError(f"{option}: expected the name of a column, got {got}; put it into the table")
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ about user code is made. Frames of torch, of Python's own library and of this ro
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import sys
@@ -32,6 +33,7 @@ _TORCH = str(Path(torch.__file__).parent)
 _PYTHON = sysconfig.get_paths()["stdlib"]
 
 
+@functools.cache
 def is_user_file(filename: str) -> bool:
     """Whether code of this file was written by a user of the front end."""
     library = (

@@ -88,7 +88,7 @@ _PARTIALS: dict[str, Partial] = {
     "log": _only(lambda f, x, y, g: f.div(g, x)),
     "log1p": _only(lambda f, x, y, g: f.div(g, f.add(x, 1.0))),
     "sqrt": _only(lambda f, x, y, g: f.div(g, f.mul(y, 2.0))),
-    "sqrt0": _only(lambda f, x, y, g: f.where(f.eq(y, 0.0), 0.0, f.div(g, f.mul(y, 2.0)))),
+    "sqrt0": _only(lambda f, x, y, g: f.mul(g, f.where(f.eq(y, 0.0), 0.0, f.div(0.5, y)))),
     "rsqrt": _only(lambda f, x, y, g: f.mul(f.mul(g, -0.5), f.mul(y, f.square(y)))),
     "reciprocal": _only(lambda f, x, y, g: f.neg(f.mul(g, f.square(y)))),
     "square": _only(lambda f, x, y, g: f.mul(g, f.mul(x, 2.0))),

@@ -295,8 +295,8 @@ def _matmul(value: Value, a: Any, b: Tensor) -> Tensor:
 
 def _sparse_matmul(value: Value, a: SparseFeatures, b: Tensor) -> Tensor:
     """Stored entry by stored entry: a column per node makes a dense form as large as nodes x nodes."""
-    rows = torch.repeat_interleave(torch.arange(a.num_rows), a.indptr[1:] - a.indptr[:-1])
-    columns, values = a.indices.long(), a.values.to(b.dtype)[:, None]
+    rows = torch.repeat_interleave(torch.arange(a.num_rows), a.indptr[1:] - a.indptr[:-1]).to(b.device)
+    columns, values = a.indices.long().to(b.device), a.values.to(b)[:, None]
     right = b.transpose(0, 1) if value.get("tb") else b
     read, written, count = (rows, columns, a.width) if value.get("ta") else (columns, rows, a.num_rows)
     made = b.new_zeros((count, right.shape[1]))
@@ -343,7 +343,7 @@ def _take_dst(value: Value, graph: Graph, rows: Tensor) -> Graph:
 
 
 def _take_rows(value: Value, x: Any, rows: Tensor) -> Any:
-    return x.take_rows(rows) if isinstance(x, SparseFeatures) else x[rows]
+    return x.take_rows(rows.cpu()) if isinstance(x, SparseFeatures) else x[rows]
 
 
 _Meaning = Callable[..., Any]

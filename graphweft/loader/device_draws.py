@@ -47,16 +47,27 @@ def drawn_on(device: torch.device | None, sampler: Any, others: Mapping[str, Any
 def hot_rows(loader: Any, x: Any, memory: int, far: str) -> DeviceRows:
     """The rows of ``x`` that the batches of ``loader`` read most, as many as fit beside what draws there.
 
+    Where lists of in-edges stay in host memory, those that save more a byte than rows are sent, too.
+
     Raises: ConfigError for features that are not dense, or for rows that are to be read and cannot.
     """
     if not is_dense(x):
         raise ConfigError("device_memory cannot be combined with sparse features; gw.load(..., dense) has rows")
-    structure = int(getattr(loader._draws, "nbytes", 0))
-    if structure + x.nbytes <= memory:
+    structure, draws = int(getattr(loader._draws, "nbytes", 0)), loader._draws
+    are_far = getattr(draws, "is_far", False)
+    if structure + x.nbytes <= memory and not are_far:
         return DeviceRows(x, None, loader.device, far)
     reads = expected_reads(loader.graph, loader.seeds, loader.batch_size, loader.fanouts)
     places = 0 if far == "sent" else 4 * loader.graph.num_nodes  # which a kernel looks up
-    kept = choose(max(memory - structure - places, 0), reads, x[:1].nbytes, None).rows
+    room, row, nodes = memory - structure - places, x[:1].nbytes, loader.graph.num_nodes
+    kept = torch.arange(nodes) if x.nbytes <= room else choose(max(room, 0), reads, row, None).rows
+    if are_far and room > 8 * nodes:  # where each list begins
+        degrees, columns = loader.graph.in_degrees(), loader.graph.csc.indices.element_size()
+        most = -1 if min(loader.fanouts) < 0 else max(loader.fanouts)
+        share = choose(room - 8 * nodes, reads, row, degrees, most, columns)
+        if share.lists.numel():
+            kept = share.rows
+            draws.keep_lists(share.lists)
     made = DeviceRows(x, kept, loader.device, far)
     typical = torch.rand(reads.shape, generator=torch.Generator().manual_seed(0), dtype=reads.dtype) < reads
     made.settle(typical.nonzero().reshape(-1))

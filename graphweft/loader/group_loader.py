@@ -221,7 +221,8 @@ class GroupLoader(EpochLoader[Batch]):
 
         def prepare(position: int) -> Batch:
             planned = plan[bisect.bisect_right(firsts, position) - 1]
-            return self.batch_of(planned, ahead.get(planned.number), position - planned.first)
+            found: Batch = self.batch_of(planned, ahead.get(planned.number), position - planned.first)
+            return found
 
         return prepare
 

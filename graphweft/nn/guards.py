@@ -106,21 +106,14 @@ class Guard:
             held = _held_by(module)
             items = tuple(read.items())
             self._held.append((module.__dict__, list(read), list(read.values()), list(module._modules.values()), left))
-            self._watch(v for k, v in items if k not in held)
+            told = [(k, None if k in held else described(v)) for k, v in items]
+            self._watch((v, before) for (k, v), (_, before) in zip(items, told, strict=True) if k not in held)
             empty: list[Hashable] = []  # which parameters and buffers there are, and which of them are None
             for slots in (module._parameters, module._buffers):
                 filled = _filled(slots)
                 self._slots.append((slots, filled))
                 empty.append(tuple(filled))
-            parts.append(
-                (
-                    name,
-                    type(module),
-                    Identity(module),
-                    tuple(empty),
-                    *((k, None if k in held else described(v)) for k, v in items),
-                )
-            )
+            parts.append((name, type(module), Identity(module), tuple(empty), *told))
         seen: dict[int, Any] = {}
         for kind in dict.fromkeys(type(module) for module in self._root.modules()):
             self._outside += _of_class(kind, seen)
@@ -147,14 +140,13 @@ class Guard:
         _find((_look(place, name) for place, name, _ in self._outside), found)
         return [*found.values(), *self._code]
 
-    def _watch(self, values: Iterable[Any]) -> None:
-        """Notes attributes whose content may change while they stay the same objects."""
-        for value in values:
-            if isinstance(value, _STEADY):
+    def _watch(self, values: Iterable[tuple[Any, Hashable]]) -> None:
+        """Notes attributes, with their descriptions, whose content may change while they stay the same objects."""
+        for value, before in values:
+            if type(value) in _SIMPLE or isinstance(value, _STEADY):
                 continue
             if isinstance(value, Iterator):
                 self.unsteady = "an iterator among the attributes, which moves on"
-            before = described(value)
             if type(value) in _CONTAINERS and not value:
                 self._empty.append(value)
             elif not isinstance(before, Identity):
@@ -179,8 +171,16 @@ def _held_by(module: nn.Module) -> tuple[str, ...]:
     return _HELD + _FLAT if isinstance(module, nn.RNNBase) else _HELD
 
 
+def _is_flat(value: Any) -> bool:
+    """Whether a value holds nothing: most attributes of modules are numbers, texts and empty tables of hooks."""
+    kind = type(value)
+    return kind in _SIMPLE or (kind in _CONTAINERS and not value)
+
+
 def described(value: Any) -> Hashable:
     """An attribute by content; tensors in it, which a recording reads as constants, by identity and version."""
+    if _is_flat(value):
+        return plain(value)
     held = tuple((Identity(tensor), tensor._version, _content(tensor)) for tensor in tensors_in(value))
     return (plain(value), held) if held else plain(value)
 
@@ -241,7 +241,7 @@ def _is_own_object(value: Any) -> bool:
 
 def _code_in(values: Iterable[Any]) -> Iterator[FunctionType | type]:
     """Functions that attributes hold, and classes of the user's objects among them."""
-    waiting, seen = list(values), set[int]()
+    waiting, seen = [value for value in values if not _is_flat(value)], set[int]()
     while waiting:
         value = waiting.pop()
         if isinstance(value, FunctionType):

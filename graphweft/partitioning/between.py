@@ -1,8 +1,8 @@
 """The graph between clusters of nodes: entries of equal ends become one, beyond a bound a sample of them.
 
 Comes in: rows of a structure in pieces, the cluster of every node. Goes out: an adjacency over clusters and the weight
-of each of its entries. Called by :mod:`graphweft.partitioning.multilevel`. A structure in one piece is counted first and
-then written where it stays, so nothing is held beside the result.
+of each of its entries. Called by :mod:`graphweft.partitioning.multilevel`. A structure in one piece is counted first
+and then written where it stays, so nothing is held beside the result.
 """
 
 from __future__ import annotations

@@ -119,8 +119,12 @@ class Arguments:
                 object.__setattr__(self, name, sent(ids, place))
 
     def _place(self) -> torch.device:
-        """Where the numbers lie; where the graph does, if there are none."""
-        given = {"x": self.x, **self.parameters, **{name: tensor for name, (tensor, _) in self.fields.items()}}
+        """Where the dense numbers lie, which sparse features follow; where the graph does, if there are none."""
+        given = {
+            "x": self.x if is_dense(self.x) else None,
+            **self.parameters,
+            **{name: tensor for name, (tensor, _) in self.fields.items()},
+        }
         places = {name: item.device for name, item in given.items() if item is not None}
         first = next(iter(places.values()), self.graph.device)
         for name, place in places.items():

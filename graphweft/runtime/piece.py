@@ -1,8 +1,9 @@
 """One plan among several that run as one: its result goes where the caller wants it, its gradient comes as it is made.
 
 Comes in: a compiled function and the arguments of one call. Goes out: :class:`Piece`, whose calls are the plan's, but
-for one: where the backward pass begins by masking rows of the gradient and adding up their columns, the kernel that
-makes the gradient does both on the way. Called by :mod:`graphweft.train.ranked_tape`.
+for two: where the backward pass begins by masking rows of the gradient and adding up their columns, the kernel that
+makes the gradient does both on the way; and a sum over edges may be made in two parts, around a wait for some rows or
+their departure. Called by :mod:`graphweft.train.ranked_tape`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from graphweft.runtime.compile import Arguments, CompiledFunction
 from graphweft.runtime.cpu.products import epilogue_of
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.kernel_call import KernelCall, Slots
+from graphweft.runtime.late_rows import Late, Steps, replaced, scaled_in_time, send_first, suits, sum_sources
 from graphweft.runtime.plan import Plan, run_steps
 
 _LATE = frozenset({"x", "mask", "post_scale"})  # what a first call may read: stages that follow every addend
@@ -53,14 +55,15 @@ class Piece:
         """Columns of the result."""
         return self.plan.compiled.program.output("out").tensor.dims[0]
 
-    def forward(self, given: list[Tensor], into: Tensor | None = None) -> Tensor:
+    def forward(self, given: list[Tensor], into: Tensor | None = None, late: Late | None = None) -> Tensor:
         """The result, in the memory of ``into`` if that is given.
 
         A tensor in ``given`` is taken out of it and stands in the place of the input "x": its memory is free after its
         last reader. Where the plan multiplies its rows first and reads them no more, the products take their place.
+        ``late``: the last rows of "x" are there once its second part has returned.
         """
         plan, env = self.plan, list(self._bound)
-        steps = plan.steps(backward=False)
+        steps = self._in_time(plan.steps(backward=False), late)
         last = next((i for i, (_, call) in enumerate(steps) if call.writes[0].at == self._out), len(steps))
         owned = bool(given and last)
         pairs = zip(plan.tensors, self._tensors, strict=True)
@@ -69,7 +72,7 @@ class Piece:
             env[plan.place(name)] = tensor
         read = plan.read_backward(tensors)
         del tensor, tensors
-        run_steps(steps[plan.scale_over(env) if owned else 0 : last], env)
+        run_steps(steps[plan.scale_over(env) if owned and late is None else 0 : last], env)
         with POOL.handing(into) if into is not None else nullcontext():
             run_steps(steps[last : last + 1], env)
         run_steps(steps[last + 1 :], env)
@@ -82,13 +85,32 @@ class Piece:
         """Lets go of what a forward pass has kept."""
         self._kept = []
 
-    def backward(self, make: Callable[[Epilogue | None], Tensor]) -> dict[str, Tensor | None]:
+    def _in_time(self, steps: Steps, late: Late | None) -> Steps:
+        """The calls, of which the first that reads the last rows of "x" waits for them, where they are late."""
+        if late is None:
+            return steps
+        slot = self.plan.place("x")
+        if self.plan.scales and steps[0][1].reading("x") == slot:
+            return scaled_in_time(steps, late)
+        readers = (i for i, (_, call) in enumerate(steps) if any(read.at == slot for read in call.reads))
+        at = next((i for i in readers if steps[i][1].kernel != "own_rows"), len(steps))
+        if at < len(steps) and suits(steps[at][1]) and steps[at][1].reading("x") == slot:
+            return replaced(steps, at, sum_sources, late)
+        late.between(self._tensors[0])
+        return steps
+
+    def backward(self, make: Callable[[Epilogue | None], Tensor], late: Late | None = None) -> dict[str, Tensor | None]:
         """Gradients of the dense inputs by name, once, after a forward pass.
 
-        ``make``: gives the gradient of the result, after stages that follow all of its terms.
+        ``make``: gives the gradient of the result, after stages that follow all of its terms. ``late``: is given the
+        gradient of "x" as soon as its last rows are there, unless they are made together with the others.
         """
         env, self._kept = self._kept, []
         steps = self.plan.steps(backward=True)
+        if late is not None:
+            slot = dict(zip(self.plan.tensors, self.plan.gradients, strict=True))["x"]
+            at = next((i for i, (_, call) in enumerate(steps) if call.writes[0].at == slot and suits(call)), None)
+            steps = steps if at is None else replaced(steps, at, send_first, late)
         if self._opens:
             call = steps[0][1]
             env[call.writes[0].at] = make(epilogue_of(call, call.value.tensor.dims[0])(env))

@@ -23,7 +23,7 @@ from graphweft.ir.program import Value
 from graphweft.passes.fuse import Group
 from graphweft.passes.work import Sizes
 from graphweft.runtime.kernel_call import KernelCall, Slots
-from graphweft.runtime.losses import LOSSES, Loss
+from graphweft.runtime.losses import LOSSES, Loss, class_score
 from graphweft.sample.sampler import Sampler
 from graphweft.storage.feature import is_dense
 
@@ -50,6 +50,7 @@ class Target:
         joins: Whether calls are joined that save no memory traffic together, since each is a launch.
 
     Attributes:
+        class_score: Of outputs, class ids and rows: the mean loss, and how many rows are predicted right.
         capture: See :meth:`captures`.
         recorder: Makes what records launches on a device and launches them again, or None; None: there is none.
         later: Reads a number, shape (), as it is now, when it is asked for; None: numbers are there at once.
@@ -57,8 +58,9 @@ class Target:
         row_reader: Makes, of a table, ids of some rows, these on a device, and the device, what gathers rows there of
             which it reads the others in host memory; None: it reads none.
         sender: Makes, for a device, what copies tensors there beside the work of other threads.
-        updates: Makes, for "adam" or "sgd" and a device, what steps all parameters there in one launch, or None; None:
-            torch steps them.
+        sparse_bytes: Bytes of features that stay sparse there, with dropout or without; None: they become dense.
+        updates: Makes, for "adam" or "sgd" and a device, what steps all parameters there in one launch, or None where
+            torch steps them; None: torch does.
 
     Example:
         >>> target = Target("made-up")
@@ -80,6 +82,8 @@ class Target:
 
     losses: Mapping[str, Loss] = LOSSES  # of classes, and of entries, "binary" or "squared"
 
+    sparse_from = 0.9  # share of zeros from which features stay sparse on its device
+
     keeps = False  # whether what passes decide for it follows from this package alone, and is kept between processes
 
     blocking = False  # whether a launch is over when it returns, so that it can be timed, and written down as it is
@@ -96,17 +100,24 @@ class Target:
         self.joins = joins
         self._table: dict[tuple[str, torch.dtype | None], Launcher] = {}
         self._samplers: dict[type, Callable[[Any, torch.device, int | None], Sampler]] = {}
+        self.class_score: Callable[[Tensor, Tensor, Tensor], tuple[float, int]] = class_score
         self.capture: Callable[..., Any] | None = None
         self.recorder: Callable[[torch.device], Any] | None = None
         self.later: Callable[[Tensor], Callable[[], float]] | None = None
         self.pinned: Callable[[Tensor], Tensor] = _as_it_is
         self.row_reader: Callable[[Tensor, Tensor, Tensor, torch.device], Any] | None = None
         self.sender: Callable[[torch.device], Callable[..., tuple[Tensor, ...]]] = _plain_sender
+        self.sparse_bytes: Callable[[Any, bool], int] | None = None
         self.updates: Callable[[str, torch.device], Any] | None = None
 
     def captures(self, how: Callable[..., Any]) -> None:
         """Registers how a step of a batch is written down and replayed; see ``captured.py``."""
         self.capture = how
+
+    def keeps_sparse(self, x: Any) -> bool:
+        """Whether features stay sparse on its device: it has products of them, and so few entries pay there."""
+        may = self.sparse_bytes is not None and "sparse_matmul" not in _config.current().disabled_kernels.split(",")
+        return may and x.sparsity >= self.sparse_from
 
     @property
     def has_samplers(self) -> bool:

@@ -323,6 +323,11 @@ class SparseFeatures(torch.Tensor):
         """Rows are features, columns nodes, and the values in that order; made once."""
         return self._adjacency.transpose_values(self._numbers)
 
+    @cached_property
+    def beside(self) -> dict[Any, Any]:
+        """What others keep with the features, as arrays on a device."""
+        return {}
+
     def t(self) -> SparseFeatures:
         """The transposed matrix, (F, N); shares :attr:`transposed`."""
         turned = self._over(*self.transposed)

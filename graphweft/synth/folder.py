@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from graphweft._errors import ConfigError
+from graphweft.synth.head_shapes import FILE, head_shapes
 from graphweft.synth.kits import Kit
 from graphweft.synth.spec import ProgramSpec
 from graphweft.synth.steps import Steps
@@ -61,6 +62,8 @@ def program_files(spec: ProgramSpec, steps: Steps, data: str, kit: Kit) -> dict[
             files[f"core/{name}.cpp"] = (folder / "core" / f"{name}.cpp").read_text(encoding="utf-8")
     files["cpu_level.cpp"] = (folder / "cpu_level.cpp").read_text(encoding="utf-8")
     files |= _headers(folder, files)
+    if FILE in files:
+        files[FILE] = head_shapes(files[FILE], steps)
     files["CMakeLists.txt"] = kit.cmake(spec)
     files["README.md"] = kit.readme(spec, steps, data)
     return files

@@ -15,6 +15,7 @@ from graphweft.synth.model_text import source_text
 from graphweft.synth.serving_text import serving_text
 from graphweft.synth.spec import ProgramSpec
 from graphweft.synth.steps import Steps
+from graphweft.train.spec import ATTENTIVE
 
 
 class Kit(NamedTuple):
@@ -68,6 +69,11 @@ endif()
 file(GLOB sources core/*.cpp support/*.cpp)
 """
 
+_ATTENTION = """# Attention says itself which products and sums are fused.
+file(GLOB attention support/attention_*.cpp support/heads.cpp)
+set_source_files_properties(${attention} PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+"""
+
 
 def _head(spec: ProgramSpec, made: str, languages: str) -> str:
     return f"""# cmake -S . -B build && cmake --build build gives {made}.
@@ -91,13 +97,18 @@ target_compile_definitions({target} PRIVATE GW_ONLY_F32 GW_PLAIN_ROWS GW_NARROW_
 """
 
 
+def _host(target: str, spec: ProgramSpec) -> str:
+    """As :func:`_compiled` where all kernels run on the host."""
+    return _compiled(target) + (_ATTENTION if spec.model in ATTENTIVE else "")
+
+
 def _cmake_train(spec: ProgramSpec) -> str:
     return (
         _head(spec, "build/train", "CXX")
         + "find_package(ZLIB REQUIRED)\n"
         + _LEVEL
         + "add_executable(train main.cpp model.cpp ${sources})\n"
-        + _compiled("train")
+        + _host("train", spec)
         + "target_link_libraries(train PRIVATE OpenMP::OpenMP_CXX ZLIB::ZLIB)\n"
     )
 
@@ -107,7 +118,7 @@ def _cmake_predict(spec: ProgramSpec) -> str:
         _head(spec, "build/libmodel.so and build/example", "C CXX")
         + _LEVEL
         + "add_library(model SHARED model.cpp ${sources})\n"
-        + _compiled("model")
+        + _host("model", spec)
         + """set_target_properties(model PROPERTIES DEFINE_SYMBOL "")
 # Only the entry points are seen from outside. The C++ library inside is its own, with its own memory.
 target_link_options(model PRIVATE -static-libstdc++ -static-libgcc
@@ -126,7 +137,7 @@ def _cmake_mpi(spec: ProgramSpec) -> str:
         + "find_package(ZLIB REQUIRED)\nfind_package(MPI REQUIRED COMPONENTS CXX)\n"
         + _LEVEL
         + "add_executable(train main.cpp model.cpp ${sources})\n"
-        + _compiled("train")
+        + _host("train", spec)
         + "target_link_libraries(train PRIVATE OpenMP::OpenMP_CXX ZLIB::ZLIB MPI::MPI_CXX)\n"
     )
 

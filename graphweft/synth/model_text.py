@@ -83,9 +83,11 @@ def _facts(spec: ProgramSpec, steps: Steps, data: str) -> str:
     """Sizes, and what the program reports."""
     rows, (width, classes) = steps.plans.sizes.rows, sizes_of(steps)
     weights = sum(steps.parameters[name].count for name in steps.moments)
-    more = ", true" if steps.plans.has_weights else ""
+    weighted = steps.plans.has_weights
+    numbered = weighted or any(form not in ("in_edges", "out_edges") for _, form in steps.forms.values())
+    more = f", {str(numbered).lower()}" + (", true" if weighted else "")
     if steps.plans.task != "classification":
-        more = f"{more or ', false'}, Task::{_TASKS[steps.plans.task]}, {steps.plans.known}"
+        more = f"{more}{'' if weighted else ', false'}, Task::{_TASKS[steps.plans.task]}, {steps.plans.known}"
     path = "sparse" if steps.plans.is_sparse else "dense"
     return f"""// The graph that the plan was made for: orders of products and places of buffers follow from its sizes.
 constexpr int64_t nodes = {rows["V"]}, edges = {steps.plans.file_edges}, features = {width}, classes = {classes};

@@ -48,6 +48,9 @@ class Scene(Protocol):
     def room(self, like: Value, cols: int) -> str:
         """The matrix of scratch with ``cols`` numbers for every row of a value."""
 
+    def over_heads(self, count: int, channels: int, shared: bool = False) -> None:
+        """Has kernels compiled for so many heads of so many channels, which they may share."""
+
     def slopes(self, graph: Value, kind: Attention, width: int) -> str:
         """The address of room for the gradients of all scores; empty where a backward pass computes them twice."""
 
@@ -301,8 +304,10 @@ def _heads(call: KernelCall, scene: Scene) -> tuple[str, str, str]:
     kind = Attention(Score[value["score"].upper()], count)
     seed = scene.seed(_value(call, "seed")) if call.reading("seed") is not None else "0"
     by = float(value["scale"] if kind.score is Score.DOT else value["alpha"])
-    shared = ", true" if rows.tensor.dims[0] != count else ""
-    settings = f"Heads{{{count}, {channels}, {by!r}, {float(value['p'])!r}, {seed}, {value['stream']}{shared}}}"
+    is_shared = rows.tensor.dims[0] != count
+    scene.over_heads(count, channels, is_shared)
+    more = f"{value['stream']}{', true' if is_shared else ''}"
+    settings = f"Heads{{{count}, {channels}, {by!r}, {float(value['p'])!r}, {seed}, {more}}}"
     slopes = scene.slopes(_value(call, "graph"), kind, count * channels) if call.kernel == "attention_grad" else ""
     return f"Attention<Score::{value['score']}>", settings, slopes
 
@@ -344,6 +349,8 @@ def _einsum(call: KernelCall, scene: Scene) -> list[str]:
     swapped = found.swapped if found is not None else by_head is not None and by_head.swapped
     left, right = reversed(operands) if swapped else operands
     width = str(right.tensor.dims[-1])
+    if found is not None:
+        scene.over_heads(right.tensor.dims[-2], right.tensor.dims[-1])
     if found is not None and found.kind == "dots":
         return [_call("head_dots", scene.matrix(left), scene.numbers(right), width, scene.made(call, "out"))]
     if found is not None and found.kind == "sums":

@@ -106,6 +106,7 @@ class Steps:
         by_column: Whether sparse features are read by column.
         takes_features: Whether a step reads the training nodes' rows of sparse features.
         nests: Functions of elements by their name.
+        heads: Heads that kernels are called for: how many, their channels, and whether they may share them.
     """
 
     plans: StepPlans
@@ -127,6 +128,7 @@ class Steps:
     by_column: bool = False
     takes_features: bool = False
     nests: dict[str, RowNest] = field(default_factory=dict)
+    heads: set[tuple[int, int, bool]] = field(default_factory=set)
     offsets: dict[str, int] = field(default_factory=dict)
     arena_bytes: int = 0
     columns: int | None = None
@@ -456,6 +458,10 @@ class _Walk:
         name = known.get(nest) or f"elements{len(known)}"
         self.steps.nests[name] = nest
         return name
+
+    def over_heads(self, count: int, channels: int, shared: bool = False) -> None:
+        """Has kernels compiled for such heads."""
+        self.steps.heads.add((count, channels, shared))
 
     def region(self, call: KernelCall) -> tuple[Value, ...]:
         """The values that a call over elements computes, with the comparisons that it reads."""

@@ -14,10 +14,12 @@ from torch import nn
 from graphweft import _config
 from graphweft._checks import check_device
 from graphweft._errors import ConfigError
+from graphweft.nn.module import CompiledModule
 from graphweft.runtime.captures import CUDA
 from graphweft.runtime.cuda.jit import find_triton
 from graphweft.runtime.targets import target_of
 from graphweft.schedule.known_places import is_apart
+from graphweft.storage.feature import SparseFeatures
 
 
 def on_device(model: Any, device: Any, mode: str) -> Any:
@@ -42,6 +44,12 @@ def on_device(model: Any, device: Any, mode: str) -> Any:
         remedy = "a loop of your own over a loader takes batch.to(device)"
         raise ConfigError(f"device={str(place)!r} cannot be combined with mode={mode!r}; {remedy}")
     return device_of(model)
+
+
+def stays_sparse(model: Any, x: SparseFeatures) -> bool:
+    """Whether ``x`` stays sparse where ``model`` is, on a device: kernels there and the model read it so."""
+    compiled = isinstance(model, CompiledModule) and model.takes_sparse and not model.runs_apart()
+    return compiled and _config.current().opt_level > 0 and target_of(device_of(model)).keeps_sparse(x)
 
 
 def device_of(model: Any) -> torch.device:

@@ -29,7 +29,7 @@ from graphweft.runtime.sizes import measure_sizes
 from graphweft.runtime.tape import Tape
 from graphweft.runtime.targets import target_of as plan_target
 from graphweft.storage.feature import SparseFeatures, is_dense
-from graphweft.train.device import device_of
+from graphweft.train.device import device_of, stays_sparse
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
 from graphweft.train.half_features import HalfFeatures, stores_half
@@ -86,8 +86,8 @@ class FullBatch(Steps):
         self._take(labelled(ds))
 
     def _there(self, item: Features) -> Features:
-        """Numbers of the dataset on the device of the model, sent once."""
-        if item.device == self.device:
+        """Numbers of the dataset on the device of the model, sent once; sparse ones by the kernels that read them."""
+        if item.device == self.device or (isinstance(item, SparseFeatures) and stays_sparse(self.model, item)):
             return item
         with owning(item):
             return sent(item, self.device)

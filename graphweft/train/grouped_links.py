@@ -23,6 +23,7 @@ from graphweft.data.stored import StoredDataset
 from graphweft.loader.groups import group_bytes, kept_bytes, parts_within
 from graphweft.loader.link_batch import LinkBatch
 from graphweft.loader.link_groups import Ids, LinkGroupLoader, TrainingParts, share_of
+from graphweft.nn.stack import Stack
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.store import Store
 from graphweft.train.grouped import OnGroups
@@ -69,6 +70,7 @@ class GroupedLinks(OnGroups, LinkTask):
     ) -> None:
         self.model, self.optimizer, self.metrics, self.ds = model, optimizer, metrics, ds
         given, self._x = _checked(model, ds), x
+        assert isinstance(model, Stack)  # as was checked
         self._own = loss if callable(loss) else None
         self._source, keep = given, 0 if macro is None else macro.keep
         self.fanouts = fitting_fanouts(model, fanouts)
@@ -110,7 +112,8 @@ class GroupedLinks(OnGroups, LinkTask):
         """All nodes have embeddings, whatever the splits of nodes are."""
         ids = torch.arange(self.store.num_nodes)
         ds = SimpleNamespace(store=self.store, num_nodes=self.store.num_nodes, row_ids=ids)
-        held, scoring = link_outputs(self.model, self._source)
+        assert isinstance(self.model, Stack)  # as was checked
+        held, scoring = link_outputs(self.model, self.store)
         given = {"model": self.model, "inference": self.inference, "in_memory": False}
         return SimpleNamespace(ds=ds, rows={"all": ids}, counted=(held, scoring - held), **given)
 

@@ -90,7 +90,7 @@ class OrderChoice:
         self._asked = "given" if obstacle else asked
         self._steps = steps
         self._is_open = True
-        self._told = ""
+        self._told = _not_there(asked, steps)
 
     def __str__(self) -> str:
         """A line; empty where there is nothing to choose."""
@@ -181,9 +181,20 @@ def obstacle_to(steps: Steps, ds: Dataset, task: str, mode: str, memory: Any, ra
 
 def order_told(given: Any, steps: Steps, memory: Any) -> str:
     """The line of a plan for ``steps`` of what was ``given``; empty where there is nothing to choose."""
+    if told := _not_there(given.order, steps):
+        return told
     if given.order == "given" or obstacle_to(steps, given.ds, given.task, given.mode, memory, given.ranks):
         return ""
     return _line(steps, given.order, given.epochs)
+
+
+def _not_there(asked: str, steps: Steps) -> str:
+    """The line of a graph for which the choice would be looked at, were its steps not on a device; else empty."""
+    if asked != "auto" or not isinstance(steps, FullBatch) or steps.device.type == "cpu":
+        return ""
+    if steps.ds.graph.num_edges < WORTH_ORDERING:
+        return ""
+    return f"order of nodes: as given; what another saves on {steps.device} is not known"
 
 
 def _line(steps: Steps, asked: str, epochs: int | None) -> str:

@@ -47,7 +47,7 @@ from graphweft.train.metrics import Evaluation
 from graphweft.train.ranked_gradients import LayerSums, WholeSum
 from graphweft.train.ranked_tape import RankedStep
 from graphweft.train.row_probe import check_rows_apart
-from graphweft.train.target import Classes, OwnCells
+from graphweft.train.target import Cells, Classes, OwnCells
 
 _SCORED = 1 << 14  # rows that are scored at once
 _STRIDE = 0x9E3779B97F4A7C15  # between the keys of ranks
@@ -234,11 +234,13 @@ class RankedFullBatch(FullBatch):
             return None
         if model.out_features != self.ds.num_classes:  # refused where the model is called
             return None
-        if not ranks.is_on_one_host or ranks.size == 1 or ranks.halo != "exact":
+        if ranks.size == 1 or ranks.halo != "exact":
             return None
         if not is_plain(self.model) or _config.current().opt_level == 0:
             return None
         parts = [*[self.part] * (len(model.layers) - 1), last]
+        if any(part.outer is not None for part in parts[1:]):  # whole rows are computed while others travel
+            return None
         labels = self.ds.y[self._mine]
         self._share = self.target.weight(labels) / max(self._weight, 1)
         loss = self.target.recorded(labels, None, self._share)
@@ -247,6 +249,8 @@ class RankedFullBatch(FullBatch):
     def _stepped(self) -> Tensor:
         """Gradients by the tape, or call by call where somebody wants to see the calls; the loss, shape ()."""
         assert self._plans is not None  # as asked before
+        if self._whole is None:
+            return self._overlapped(self._plans)
         if active() is not None:
             cells, gradients = self._plans.run()
         else:
@@ -258,8 +262,26 @@ class RankedFullBatch(FullBatch):
             cells, gradients = self._plans.run() if self._recording is None else self._recording.replay()
         for name, parameter in self.model.named_parameters():
             parameter.grad = gradients.get(name)
-        found = float(cells.loss) if isinstance(cells, OwnCells) else cells.mean
-        return self._summed(found * self._share)
+        return self._summed(self._loss_of(cells))
+
+    def _overlapped(self, plans: RankedStep) -> Tensor:
+        """Gradients by plans, while sums of what is known of them travel; the loss, shape ()."""
+        parameters, begun = dict(self.model.named_parameters()), list[tuple[Tensor, Callable[[], None]]]()
+        for parameter in parameters.values():
+            parameter.grad = None
+
+        def arrived(gradients: dict[str, Tensor]) -> None:
+            for name, gradient in gradients.items():
+                parameters[name].grad = gradient
+                self._sums.arrived(parameters[name])
+
+        with self._sums.during_backward():
+            plans.run(lambda cells: begun.append(self._begin_loss(self._loss_of(cells))), arrived)
+        return self._summed(0.0, begun.pop())
+
+    def _loss_of(self, cells: Cells) -> float:
+        """What own rows add to the loss."""
+        return float(cells.loss if isinstance(cells, OwnCells) else cells.mean) * self._share
 
     def _own_logits(self, last: LocalPart | None = None) -> Tensor:
         """Logits of this rank's nodes; of the targets of ``last`` alone where that is given."""

@@ -93,6 +93,11 @@ class LayerSums:
                     parameter.grad = found.reshape(parameter.shape)
         self._waits.clear()
 
+    def arrived(self, parameter: nn.Parameter) -> None:
+        """Inside of :meth:`during_backward`: a gradient is there that torch's engine has not made."""
+        at = next(index for index, layer in enumerate(self._layers) if any(parameter is one for one in layer))
+        self._arrived(at, parameter)
+
     def _arrived(self, index: int, parameter: Tensor) -> None:
         self._missing[index] -= 1
         if self._missing[index] == 0:

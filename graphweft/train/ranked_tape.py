@@ -1,14 +1,16 @@
-"""A step over ranks of one host without torch's engine: all layers' plans, with exchanges of rows between them.
+"""A step over ranks without torch's engine: all layers' plans, with exchanges of rows between them.
 
 Comes in: a stack of layers, the parts of its layers, features, and the loss. Goes out: :class:`RankedStep`, which runs,
 or is recorded as a :class:`Tape`; None for what takes another way. Layers write own rows where the next one reads them,
 before those of ghosts, and gradients that come home are added, masked and summed by column in one pass. The messages
-are those of torch's engine, in the same order, so a rank may take either way. Called by
-:mod:`graphweft.train.ranked_full`.
+are those of torch's engine, in the same order, so a rank may take either way. On several hosts nothing is recorded:
+sums over edges are made in two parts, that of own rows while rows of ghosts travel, and gradients of ghosts are made
+first, those of own rows while they travel. Called by :mod:`graphweft.train.ranked_full`.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,11 +28,14 @@ from graphweft.nn.stack import Stack
 from graphweft.runtime.constants import once, owning
 from graphweft.runtime.dense import rows_apply
 from graphweft.runtime.epilogue import Epilogue
+from graphweft.runtime.late_rows import InTwo, Late
 from graphweft.runtime.piece import Piece
 from graphweft.runtime.sparse import spmm
 from graphweft.runtime.tape import Tape, borrowed
 from graphweft.storage.gather import gather_rows_into
 from graphweft.train.target import Cells, Recorded
+
+_Home = tuple[Tensor, Callable[[], None]]
 
 _SMALL = 4 << 20  # bytes of tensors that lie in an arena only
 _LEAST = 1.9  # tables of rows and ghosts that a step holds at once, at least: a larger arena is tried after that
@@ -70,6 +75,8 @@ class RankedStep:
         self._parts, self._pieces = parts, pieces
         self._loss, self._read = loss
         self._travels = False
+        here = parts[0].ranks.is_on_one_host
+        self._cuts = None if here else [InTwo(part.near.numel()) for part in parts]
 
     @classmethod
     def of(
@@ -92,11 +99,18 @@ class RankedStep:
         rows = [4 * part.block.num_src * width for part, width in zip(self._parts[1:], widths, strict=True)]
         return Tape.record(self._tried, [self, self._read, homes], _LEAST * max(rows) + _SMALL)
 
-    def run(self) -> tuple[Cells, dict[str, Tensor]]:
-        """The loss of own rows and the gradients that it gives, by the name of the parameter."""
+    def run(
+        self,
+        told: Callable[[Cells], None] = lambda cells: None,
+        arrived: Callable[[dict[str, Tensor]], None] = lambda gradients: None,
+    ) -> tuple[Cells, dict[str, Tensor]]:
+        """The loss of own rows and the gradients that it gives, by the name of the parameter.
+
+        ``told`` and ``arrived`` have the loss, and each layer's gradients, as soon as they are known.
+        """
         self._travels = True
         try:
-            return self._run()
+            return self._run(told, arrived)
         finally:
             self._travels = False
 
@@ -110,33 +124,41 @@ class RankedStep:
             raise
 
     @torch.no_grad()
-    def _run(self) -> tuple[Cells, dict[str, Tensor]]:
+    def _run(
+        self,
+        told: Callable[[Cells], None] = lambda cells: None,
+        arrived: Callable[[dict[str, Tensor]], None] = lambda gradients: None,
+    ) -> tuple[Cells, dict[str, Tensor]]:
         with span("forward", "forward"):
             rows = self._forward()
         with span("loss", "loss"):
             cells, gradient = self._loss(rows, self._pieces[-1].plan.forgets("out"))
+        told(cells)
         with span("backward", "backward"):
-            return cells, self._backward(gradient)
+            return cells, self._backward(gradient, arrived)
 
     def _forward(self) -> Tensor:
         """The last layer's rows."""
         given: list[Tensor] = []  # rows of the next layer's sources, for it to take
-        for (piece, reader), later in zip(itertools.pairwise(self._pieces), self._parts[1:], strict=True):
+        late: Late | None = None  # where some of them travel
+        for index, later in enumerate(self._parts[1:]):
+            piece, reader = self._pieces[index : index + 2]
             if _joins(later) and not reader.plan.scales:  # else own rows, which are a mask later, would be written over
                 table, near = empty((later.block.num_src, piece.width)), later.near.numel()
-                own = piece.forward(given, table[:near])
+                own = piece.forward(given, table[:near], late)
                 if own.data_ptr() != table.data_ptr():  # it lies where its kernel wants it
                     table[:near].copy_(own)
             else:
-                own = piece.forward(given)
+                own = piece.forward(given, None, late)
                 table, near = empty((later.block.num_src, piece.width)), later.near.numel()
                 gather_rows_into(own, later.near, table[:near])
-            self._fetch(later, own, table[near:])
+            end = self._fetch(later, own, table[near:])
+            late = None if self._cuts is None else Late(self._cuts[index + 1], lambda rows, end=end: end())  # type: ignore[misc]
             given = [table]
             del own, table
-        return self._pieces[-1].forward(given)
+        return self._pieces[-1].forward(given, None, late)
 
-    def _backward(self, gradient: Tensor) -> dict[str, Tensor]:
+    def _backward(self, gradient: Tensor, arrived: Callable[[dict[str, Tensor]], None]) -> dict[str, Tensor]:
         """Gradients of all parameters."""
         found: dict[str, Tensor] = {}
 
@@ -144,48 +166,62 @@ class RankedStep:
             return gradient if stages is None else rows_apply(gradient, stages)
 
         make: Callable[[Epilogue | None], Tensor] = given
-        for part, piece in zip(reversed(self._parts), reversed(self._pieces), strict=True):
-            made = piece.backward(make)
+        for index in reversed(range(len(self._pieces))):
+            part, piece, homes = self._parts[index], self._pieces[index], list[_Home]()
+            begin = functools.partial(self._send_home, part, homes)
+            late = None if self._cuts is None or index == 0 else Late(self._cuts[index], begin)
+            made = piece.backward(make, late)
             rows = made.pop("x", None)
-            found |= {name: tensor for name, tensor in made.items() if tensor is not None}
-            if piece is not self._pieces[0]:
+            gradients = {name: tensor for name, tensor in made.items() if tensor is not None}
+            found |= gradients
+            if index:
                 assert rows is not None  # as its rows have been computed
-                make = self._sent_home(part, rows)
+                if not homes:
+                    begin(rows)
+                make = self._home(part, rows, homes.pop())
+            arrived(gradients)
             del rows
         return found
 
-    def _fetch(self, part: LocalPart, own: Tensor, ghosts: Tensor) -> None:
-        """Rows of ghosts from those of own nodes."""
+    def _fetch(self, part: LocalPart, own: Tensor, ghosts: Tensor) -> Callable[[], None]:
+        """Rows of ghosts from those of own nodes; what waits for them."""
         lent = empty((part.all_lent.numel(), own.shape[1]))
         gather_rows_into(own, part.all_lent, lent)
         sizes = [places.numel() for places in part.lent]
-        self._exchange(part, _cut(lent, sizes), _cut(ghosts, part.borrowed))
+        return self._exchange(part, _cut(lent, sizes), _cut(ghosts, part.borrowed))
 
-    def _sent_home(self, part: LocalPart, rows: Tensor) -> Callable[[Epilogue | None], Tensor]:
-        """Gradients of ghosts travel; what makes those of own rows, with what others have for them."""
-        count = part.near.numel()
+    def _send_home(self, part: LocalPart, homes: list[_Home], rows: Tensor) -> None:
+        """Gradients of ghosts, the last of ``rows``, travel; adds to ``homes`` what comes, and what waits for it."""
         received = empty((part.all_lent.numel(), rows.shape[1]))
         sizes = [places.numel() for places in part.lent]
-        self._exchange(part, _cut(rows[count:], part.borrowed), _cut(received, sizes))
-        near = rows[:count]
+        end = self._exchange(part, _cut(rows[part.near.numel() :], part.borrowed), _cut(received, sizes))
+        homes.append((received, end))
+
+    def _home(self, part: LocalPart, rows: Tensor, home: _Home) -> Callable[[Epilogue | None], Tensor]:
+        """What makes the gradients of own rows, with what others have for them."""
+        near, received = rows[: part.near.numel()], home[0]
         if not part.reads_all:
             near = empty((part.own.numel(), rows.shape[1])).zero_().index_copy_(0, part.near, near)
-        terms = [received, near]
+        terms, end = [received, near], home[1]
 
         def added(stages: Epilogue | None) -> Tensor:
+            end()
             near, received = terms.pop(), terms.pop()  # once; their memory is free after it
             return spmm(part.home, received, epilogue=replace(stages or Epilogue(), addend=near), out=near)
 
         return added
 
-    def _exchange(self, part: LocalPart, sent: list[Tensor], received: list[Tensor]) -> None:
-        """Now, or, while a tape is recorded, in its replays.
+    def _exchange(self, part: LocalPart, sent: list[Tensor], received: list[Tensor]) -> Callable[[], None]:
+        """Now, or, while a tape is recorded, in its replays; what waits for the end on several hosts.
 
         A replay ends an exchange when all others have read what it sent, for its memory is soon another call's.
         """
         calls = _native.recorder.calls
         if self._travels:
-            part.ranks.begin_exchange(sent, received, kept=True)()
+            end = part.ranks.begin_exchange(sent, received, kept=True)
+            if self._cuts is not None:
+                return end
+            end()
         elif calls is not None:
             given, filled = [borrowed(rows) for rows in sent], [borrowed(rows) for rows in received]
 
@@ -194,6 +230,7 @@ class RankedStep:
                 return 0
 
             calls.append((call, ()))
+        return lambda: None
 
 
 def _joins(part: LocalPart) -> bool:

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from graphweft._errors import DataError, DataWarning
 from graphweft._pieces import in_pieces, total
-from graphweft.runtime.dense import LossCells, cross_entropy, cross_entropy_cells
+from graphweft.runtime.dense import LossCells, cross_entropy_cells
 from graphweft.runtime.entry_loss import EntryCells, Kind, entry_loss, entry_loss_cells, known_entries
 from graphweft.runtime.target import Target as Where
 from graphweft.runtime.targets import target_of as where_of
@@ -182,15 +182,9 @@ class Classes(Target):
         """Accuracy; for two classes the area under the ROC curve as well."""
         if rows.numel() == 0:
             return Scored()
-        if outputs.device.type != "cpu":  # one wait for both numbers
-            picked, labels = outputs[rows], y[rows]
-            right = (picked.argmax(dim=1) == labels).sum()
-            mean, hits = torch.stack([functional.cross_entropy(picked, labels).double(), right.double()]).tolist()
-            loss, correct = torch.tensor(mean), int(hits)
-        else:
-            loss, correct, _ = cross_entropy(outputs, y, rows, want_grad=False)
+        loss, correct = where_of(outputs.device).class_score(outputs, y, rows)
         details = {"auc": class_auc(outputs[rows], y[rows])} if outputs.shape[1] == 2 else {}
-        return Scored(correct / rows.numel(), float(loss), details)
+        return Scored(correct / rows.numel(), loss, details)
 
     def predict(self, outputs: Tensor) -> Tensor:
         """The class of every node, (n,)."""

@@ -1,7 +1,10 @@
 // Attention and margins over in-edges: results in double, gradients by differences of the loss, hubs and empty rows.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <set>
+#include <type_traits>
 #include <vector>
 
 #include "check.h"
@@ -136,6 +139,40 @@ TEST(attention_is_its_definition) {
     }
     compare(hub, score, 4, 8);
   }
+}
+
+// What a program compiles for its heads alone is what they are cut into.
+template <bool Few>
+void tiles_are_those_that_are_told(const gw::head_shape& shape) {
+  std::set<std::array<int, 4>> visited, told;
+  for (const bool pack : {true, false})
+    if (pack || shape.shared)
+      gw::for_each_head_tile<Few>(
+          shape.heads, shape.channels,
+          [&](auto tile) {
+            using T = decltype(tile);
+            const int n = T::heads / T::sums;
+            const bool full = std::is_same_v<T, gw::head_tile<T::sums, T::per_head, n, true>>;
+            visited.insert({T::sums, T::per_head, n, int(full)});
+          },
+          pack);
+  for (const int count : {1, 2, 4, 8})
+    for (int per = 1; per <= gw::head_tile_vectors; ++per)
+      for (const int pack : {1, 2, 4})
+        for (const bool full : {false, true})
+          if ((pack == 1 || (per == 1 && full)) && gw::is_tile_of(shape, count, per, pack, full, Few))
+            told.insert({count, per, pack, int(full)});
+  CHECK(visited == told);
+}
+
+TEST(tiles_of_heads_are_those_that_are_told) {
+  for (int64_t heads = 1; heads <= 19; ++heads)
+    for (const int64_t channels :
+         {1, 2, 3, 4, 5, 7, 8, 9, 16, 24, 31, 32, 33, 40, 48, 64, 65, 80, 96, 112, 128, 129, 200, 256})
+      for (const bool shared : {false, true}) {
+        tiles_are_those_that_are_told<false>({heads, channels, shared});
+        tiles_are_those_that_are_told<true>({heads, channels, shared});
+      }
 }
 
 TEST(heads_may_share_their_values) {

@@ -35,6 +35,11 @@ void compresses(const shape& s) {
       CHECK(indices[p] == Out(cols[size_t(lists[size_t(r)][k])]));
     }
   }
+  std::vector<int64_t> offsets(indptr.size(), -1);
+  std::vector<Out> columns(size_t(s.edges), -1);  // the same where nobody asks for the numbers of edges
+  CHECK(gw_coo_to_csr(sizeof(In) == 8, s.edges, data::pointer(rows), data::pointer(cols), s.rows, s.cols,
+                      sizeof(Out) == 8, offsets.data(), data::pointer(columns), nullptr) == 0);
+  CHECK(offsets == indptr && columns == indices);
 }
 
 }  // namespace

@@ -87,3 +87,43 @@ def rows_come_from_both_memories() -> None:
     graph = gw.Graph([1, 2, 3, 0, 4, 1], [0, 0, 0, 1, 1, 2])
     for fanouts, again in FANOUTS:
         assert not differences(graph, fanouts, again, torch.tensor([0, 2]), 7, memory=100)
+
+
+def lists_come_from_both_memories() -> None:
+    """Lists of some nodes are read where they were sent: those of host memory are spoiled afterwards."""
+    random = torch.Generator().manual_seed(6)
+    src, dst = torch.randint(0, 20, (2, 130), generator=random)
+    dst[:70] = 3  # of more edges than a block draws
+    for at, (fanouts, again) in enumerate((FANOUTS[0], FANOUTS[2], FANOUTS[4], FANOUTS[6])):
+        graph = gw.Graph(src, dst, num_nodes=20)
+        plan = gw.sampling.NeighborSampler(graph, fanouts, again)
+        there, seeds = DeviceSampler(plan, torch.device("cpu"), memory=300), torch.arange(0, 20, 3)
+        wanted, plain = plan.sample(seeds, seed=at), there.nbytes
+        hot = torch.tensor([0, 3, 11, 12]) if at % 2 else torch.arange(20)
+        there.keep_lists(hot)
+        csc = graph.csc
+        size = int(csc.degrees()[hot].sum()) * csc.indices.element_size()
+        assert there.is_far and there.nbytes == plain + size + 8 * 20
+        for node in hot.tolist():
+            csc.indices[int(csc.indptr[node]) : int(csc.indptr[node + 1])] = 7
+        found = there.sample(seeds, seed=at)
+        for name in ("n_id", "edge_index", "e_id"):
+            assert torch.equal(getattr(found, name), getattr(wanted, name)), (fanouts, again, name)
+
+
+def a_loader_keeps_hot_lists() -> None:
+    """Rows and lists share the memory beside what every node needs; batches are the CPU's."""
+    random = torch.Generator().manual_seed(7)
+    src, dst = torch.randint(0, 40, (2, 600), generator=random)
+    every = torch.arange(40)
+    ds = gw.Dataset("small", gw.Graph(src, dst, num_nodes=40), torch.randn(40, 6), every % 3, every, every, every, 3)
+    given = {"fanouts": (3, 2), "batch_size": 8, "seed": 4, "prefetch": 0}
+    wanted, memory = gw.Loader(ds, **given), 8 * 41 + 4 * 40 + 4 * 40 + 8 * 40 + 1200
+    with gw.config(target="cuda"):
+        found = gw.Loader(ds, **given, device="cpu", device_memory=memory, far_rows="read")
+        rows, draws = found.device_rows, found._draws
+        assert rows is not None and draws._structure.hot is not None and draws._structure.hot.numel() > 0
+        assert draws.nbytes + rows.nbytes <= memory
+        for mine, other in zip(found, wanted, strict=True):
+            for name in ("n_id", "edge_index", "e_id", "x"):
+                assert torch.equal(getattr(mine, name), getattr(other, name)), name

@@ -25,7 +25,7 @@ from graphweft.graph.placed import PlacedGraph, looped, on_device
 from graphweft.runtime import constants
 from graphweft.runtime.captured import Step
 from graphweft.runtime.compile import Arguments
-from graphweft.runtime.cuda import jit, update_kernels, walks
+from graphweft.runtime.cuda import jit, kernels, update_kernels, walks
 from graphweft.runtime.cuda.graphs import GraphStep
 from graphweft.runtime.cuda.recording import recording
 from graphweft.runtime.cuda.target import CUDA
@@ -290,6 +290,32 @@ def test_ids_that_are_declared_are_checked_once(monkeypatch: pytest.MonkeyPatch)
         rows[0] = 1
         constants.check_ids_once("rows", rows, 2)
     assert checks == [3, 3, 3, 2, 2]
+
+
+def test_sparse_features_stay_sparse_beside_parameters_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are sent once, as entries by row and by column; a step makes no dense rows of them and waits for nothing."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    launched: list[Any] = []
+    for module in (jit, walks):
+        monkeypatch.setattr(module, "launch", lambda compiled, *given, **fixed: launched.append((compiled, given)))
+    graph, model = small(), make("gcn").train()
+    x = gw.data.SparseFeatures.from_dense(torch.eye(20, IN))
+    with gw.config(target="reference", certify=False):
+        model(graph, x).sum().backward()
+    assert x.transposed[0].num_rows == IN
+    with FakeTensorMode(allow_non_fake_inputs=True), gw.config(certify=False, calibrate=False):
+        there = {n: torch.nn.Parameter(torch.empty(p.shape, device="cuda:0")) for n, p in model.named_parameters()}
+        with _reparametrize_module(model, there):
+            for _ in range(2):
+                launched.clear()
+                with HostTensors() as watch:
+                    out, pullback = model.linearize(graph, x, None)
+                    gradients = pullback(torch.empty_like(out))
+    assert not watch.seen, watch.seen
+    assert {t.device for t in (out, *gradients.values()) if t is not None} == {torch.device("cuda:0")}
+    entries = [given for compiled, given in launched if compiled is kernels.sum_edges.compiled]
+    assert [given[2].numel() for given in entries].count(x.nnz) == 2 and not x.__dict__.get("dense")
+    assert all(t.shape != (20, IN) for _, given in launched for t in given if isinstance(t, Tensor))
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer")  # of fake tensors

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from codegen.regions import REGIONS, Region, attends
 from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
-from cuda import checked, doctored, emulated, halves, hardware, hubs, losses, recorded, sampling, shared, updates
+from cuda import checked, emulated, hardware, parts, recorded, sampling, shared
 from cuda.halves import dense_of, drawn
 from nn.models import IN, make
 from torch import Tensor
@@ -110,22 +110,7 @@ def sums_over_edges() -> None:
         close(edges.sum_edges(graph, x, None, scale, 0.5), wanted)
 
 
-TRIALS |= {
-    run.__name__: run
-    for run in (
-        halves.rows_of_sixteen_bits,
-        halves.attention_of_sixteen_bits,
-        halves.attention_sums_of_many_small_weights,
-        halves.sums_of_many_small_numbers_keep_them,
-        halves.models_of_sixteen_bits,
-        losses.class_losses_of_rows,
-        *hubs.TRIALS,
-        sampling.batches_are_drawn_again_by_what_was_recorded,
-        *updates.TRIALS,
-        sampling.rows_come_from_both_memories,
-        doctored.a_kernel_that_fails_is_switched_off_and_the_run_goes_on,
-    )
-}
+TRIALS |= {run.__name__: run for run in parts.TRIALS}
 
 
 @trial
@@ -469,6 +454,8 @@ def small_data() -> gw.Dataset:
     return gw.Dataset("small", graph, drawn(40, 6), every % 3, every[:20], every[20:30], every[30:], 3)
 
 
+for run in (sampling.lists_come_from_both_memories, sampling.a_loader_keeps_hot_lists):
+    checking(run)  # addresses in a list of beginnings are those of host memory
 for run in (*recorded.TRIALS, *shared.TRIALS):
     interpreted(run)
 

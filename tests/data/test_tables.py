@@ -344,6 +344,16 @@ def test_what_does_not_fit_is_one_line(change, line) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_an_index_and_values_in_place_of_a_name_say_so() -> None:
+    frame, edges = pd.DataFrame({"user": ["a", "b"], "y": [0, 1]}), {"source": ["a"], "target": ["b"]}
+    with pytest.raises(DataError, match=r"^id: expected a column of nodes, got its index 'user'; use .reset_index"):
+        gw.Dataset.from_tables(frame.set_index("user"), edges, id="user", label="y")
+    with pytest.raises(DataError, match=r"^id: expected the name of a column, got Series; put it into the table$"):
+        gw.Dataset.from_tables(frame, edges, id=frame["user"], label="y")
+    with pytest.raises(DataError, match=r"expected labels to train on, got none \(--label names their column\); the"):
+        gw.Dataset.from_tables(frame, edges, id="user").check_trainable()
+
+
 def test_edges_with_unknown_ends_can_be_left_out() -> None:
     edges = {"source": ["ann", "tom", "bob"], "target": ["bob", "eve", "tim"], "w": [1, 2, 3]}
     ds = gw.Dataset.from_tables(NODES, edges, unknown_ids="drop", weight="w")

@@ -21,8 +21,10 @@ from graphweft._memory import POOL
 from graphweft._trace import Recorder, recording
 from graphweft.data.part_dataset import PartDataset
 from graphweft.data.part_folder import write_parts
+from graphweft.dist import local_part
 from graphweft.partitioning import multilevel
 from graphweft.partitioning.partition import Partition, partition
+from graphweft.runtime import late_rows
 from graphweft.train import ranked_full
 
 
@@ -315,6 +317,29 @@ def full(folder: Path, *names: str) -> None:
     ranks.leave()
 
 
+def logged(events: list[str], name: str, act: Any) -> Any:
+    """``act``, whose calls are written down."""
+    return lambda *given, **more: (events.append(name), act(*given, **more))[1]
+
+
+def far(folder: Path, *names: str) -> None:
+    """Trains every model as on several hosts, no row of which is computed before others come; a step's events."""
+    ranks, events = gw.dist.Ranks.join(), list[str]()
+    ranks._near, local_part._WORTH = None, 0
+
+    begin, late_rows.spmm = logged(events, "begin", ranks.begin_exchange), logged(events, "part", late_rows.spmm)
+    ranks.begin_exchange = lambda *given, **more: logged(events, "end", begin(*given, **more))
+    ranks.begin_add_up = logged(events, "add", ranks.begin_add_up)
+    for name in names:
+        trainer = uneven_trainer(name, dataset(), ranks, mode="full")
+        trainer.fit(4)
+        state = state_of(trainer) | {"bytes": trainer.exchanged()["bytes_sent_per_epoch"], "events": events}
+        events.clear()
+        trainer._batch.step()
+        torch.save(state, folder / f"{name}-{ranks.rank}.pt")
+    ranks.leave()
+
+
 def recorded(folder: Path, *names: str) -> None:
     """Trains every model with steps that are recorded on all ranks, on none, and on the last one alone."""
     ranks = gw.dist.Ranks.join()
@@ -445,9 +470,9 @@ def uneven(folder: Path, where: str, *names: str) -> None:
     ranks.leave()
 
 
-def uneven_trainer(name: str, ds: gw.Dataset, ranks: gw.dist.Ranks | None) -> gw.Trainer:
+def uneven_trainer(name: str, ds: gw.Dataset, ranks: gw.dist.Ranks | None, **options: Any) -> gw.Trainer:
     model = model_of(name, dataset(), **({"num_layers": 3} if name != "user" else {}))
-    return gw.Trainer(model, ds, ranks=ranks, restore_best=False, lr=0.02, seed=3)
+    return gw.Trainer(model, ds, ranks=ranks, restore_best=False, lr=0.02, seed=3, **options)
 
 
 def part_model(name: str, ds: gw.Dataset) -> nn.Module:
@@ -473,13 +498,10 @@ def order(folder: Path) -> None:
     ranks = gw.dist.Ranks.join()
     ranks._near = None  # as on several hosts
     trainer, events = full_trainer("GCN", ranks), list[str]()
-    part, begin = trainer._batch._last, ranks.begin_exchange
-    layer, sum_up = trainer._batch._layer, ranks.begin_add_up
-
-    def begun(sent: Any, received: Any, kept: bool = False) -> Any:
-        finish = begin(sent, received, kept)
-        events.append("begin")
-        return lambda: (events.append("end"), finish())[1]
+    part, layer = trainer._batch._last, trainer._batch._layer
+    begin, add_up = (logged(events, *act) for act in (("begin", ranks.begin_exchange), ("sum", ranks.begin_add_up)))
+    ranks.begin_exchange = lambda *given, **more: logged(events, "end", begin(*given, **more))
+    ranks.begin_add_up = lambda *given: logged(events, "summed", add_up(*given))
 
     def computed(index: int, block: Any, rows: Tensor) -> Tensor:
         name = "inner" if block is part.inner else "outer" if block is part.outer else "all"
@@ -489,17 +511,10 @@ def order(folder: Path) -> None:
             out.register_hook(lambda _: events.append(f"d{name}"))
         return out
 
-    def summed(tensor: Tensor, *sizes: Any) -> Any:
-        finish = sum_up(tensor)
-        events.append("sum")
-        return lambda: (events.append("summed"), finish())[1]
-
-    trainer._batch._layer, ranks.begin_exchange, ranks.begin_add_up = computed, begun, summed
+    trainer._batch._layer = computed
     trainer._batch.step()
-    torch.save(
-        {"events": events, "edges": [part.inner.num_edges, part.outer.num_edges]}, folder / f"order-{ranks.rank}.pt"
-    )
-    ranks.begin_exchange, ranks.begin_add_up = begin, sum_up
+    told = {"events": list(events), "edges": [part.inner.num_edges, part.outer.num_edges]}
+    torch.save(told, folder / f"order-{ranks.rank}.pt")
     ranks.leave()
 
 
@@ -547,6 +562,7 @@ def tell(folder: Path) -> None:
 CASES: dict[str, Callable[..., None]] = {
     "train": train,
     "full": full,
+    "far": far,
     "recorded": recorded,
     "evaluated": evaluated,
     "memory": memory,

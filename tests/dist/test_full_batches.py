@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from dist.rank_cases import dataset, full_trainer, model_of, state_of
+from dist.rank_cases import dataset, full_trainer, model_of, state_of, uneven_trainer
 from dist.rank_processes import run_case
 
 import graphweft as gw
@@ -90,6 +90,26 @@ def test_the_interior_is_computed_while_rows_travel(tmp_path: Path) -> None:
         # the loss travels while the layers go backward
         assert found["events"] == [*forward, "sum", *backward, *sums, "summed"]
         assert min(found["edges"]) > 0
+
+
+def test_sums_of_own_rows_are_made_while_others_travel(tmp_path: Path) -> None:
+    """In both directions, also where each row reads some of another rank's; losses are those of one process."""
+    run_case(tmp_path, 3, "far", *MODELS[:3])
+    for name in MODELS[:3]:
+        trainer = uneven_trainer(name, dataset(), None, mode="full")
+        trainer.fit(4)
+        wanted = state_of(trainer)
+        states = [torch.load(tmp_path / f"{name}-{rank}.pt", weights_only=True) for rank in range(3)]
+        for state in states:
+            assert state["losses"] == pytest.approx(wanted["losses"], rel=1e-5)
+            assert state["val_loss"] == pytest.approx(wanted["val_loss"], rel=1e-5)
+            assert all(torch.equal(state["model"][key], states[0]["model"][key]) for key in wanted["model"])
+            assert state["bytes"] == states[0]["bytes"]
+    there = ["begin", "part", "end", "part"]  # rows of others are waited for between two sums
+    back = ["part", "begin", "part", "add", "end"]  # gradients of others' rows leave before those of own rows are made
+    for name in ("GCN", "GIN"):
+        found = torch.load(tmp_path / f"{name}-0.pt", weights_only=True)["events"]
+        assert found == [*there, *there, "add", *back, *back, "add"]
 
 
 def test_fewer_bytes_and_nearly_the_same_losses(tmp_path: Path) -> None:

@@ -277,3 +277,32 @@ def test_lines_of_written_files() -> None:
     propagate = Mine(aggr="add").propagate
     assert not is_user_file(propagate.__func__.__code__.co_filename)
     assert is_user_file(__file__)
+
+
+def test_no_length_of_zero_reaches_the_second_derivatives_of_other_parameters() -> None:
+    """The length of a zero vector has no second derivative: torch gives NaN to what it follows from, and no further."""
+
+    class Lengths(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.place, self.lin, self.by = nn.Linear(8, 3), nn.Linear(8, 6), nn.Linear(1, 6)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            start, end = edge_index
+            pos = self.place(x)
+            length = (pos[start] - pos[end]).norm(dim=-1, keepdim=True)
+            messages = torch.tanh(self.lin(x)[start] * self.by(length))
+            return x.new_zeros(len(x), 6).index_add(0, end, messages)
+
+    x, _, edge_index = graph(3)
+    edge_index[:, 0] = 4  # a loop
+    plain = Lengths().double()
+    found = []
+    for module in (plain, compiled := gw.compile(copy.deepcopy(plain))):
+        given = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(module(given, edge_index).square().sum(), given, create_graph=True)
+        found.append(torch.autograd.grad(slope.square().sum(), list(module.parameters())))
+    assert calls_of(compiled).last is not None
+    for one, other, (name, _) in zip(*found, plain.named_parameters(), strict=True):
+        assert bool(one.isnan().any()) == name.startswith("place"), name
+        torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-9, equal_nan=True)

@@ -209,7 +209,7 @@ def test_weights_of_edges(case: dict[str, Any], build: Build, graphs: Graphs, tm
     src, dst = np.concatenate([src, *loops, src[:30]]), np.concatenate([dst, *loops, dst[:30]])
     order, weight = rng.permutation(src.size), rng.random(src.size).astype(np.float32)
     file = tmp_path / "weighted.npz"
-    np.savez(file, **arrays, edge_index=np.stack([src, dst])[:, order], edge_weight=weight)
+    np.savez(file, **arrays, edge_index=np.asfortranarray(np.stack([src, dst])[:, order]), edge_weight=weight)
     options = {name: value for name, value in case.items() if name != "loops"}
     spec = ProgramSpec(data=str(file), epochs=4, hidden=16, **options)
     built = _same_as_library(spec, build, tmp_path)
@@ -390,6 +390,13 @@ def test_bad_input_is_one_line(gcn: Built, graphs: Graphs, tmp_path: Path) -> No
     np.savez(tmp_path / "bare.npz", **{k: v for k, v in arrays.items() if k != "train_mask"})
     np.savez(tmp_path / "nan.npz", **{**arrays, "x": np.full_like(arrays["x"], np.nan)})
     np.savez(tmp_path / "weights.npz", **{**arrays, "edge_weight": np.ones(1, np.float32)})
+    ends = arrays["edge_index"].copy()
+    ends[1, 7] = len(arrays["y"])
+    np.savez(tmp_path / "wild.npz", **{**arrays, "edge_index": ends})
+    np.savez(tmp_path / "stored.npz", **arrays)
+    stored = bytearray((tmp_path / "stored.npz").read_bytes())
+    stored[len(stored) // 2] ^= 1
+    (tmp_path / "flipped.npz").write_bytes(stored)
     gcn.run("--data", data, "--epochs", 1, "--save", tmp_path / "w")
     weights = load_file(tmp_path / "w")
     save_file(weights, tmp_path / "epochs.safetensors", {"epochs": "many"})
@@ -400,6 +407,8 @@ def test_bad_input_is_one_line(gcn: Built, graphs: Graphs, tmp_path: Path) -> No
         (("--data", tmp_path / "cut.npz"), "expected"),
         (("--data", tmp_path / "bare.npz"), "train_mask: expected a mask"),
         (("--data", tmp_path / "nan.npz"), "finite"),
+        (("--data", tmp_path / "wild.npz"), f"edge_index: expected ids in [0, {ends[1, 7]}), got {ends[1, 7]}"),
+        (("--data", tmp_path / "flipped.npz"), "expected the checksum of its members"),
         (("--data", graphs["sparse"]), "expected"),
         (("--data", data, "--epochs", "x"), "--epochs: expected an integer from 1"),
         (("--data", data, "--seed", "9" * 30), "--seed: expected an integer from 0 to"),

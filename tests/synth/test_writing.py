@@ -159,6 +159,19 @@ def test_the_order_and_bounds_of_weights_follow_from_the_seed(model: str) -> Non
         draws_of({"w": torch.ones(2, 3)}, 5)
 
 
+@pytest.mark.parametrize("what", ["train", "predict"])
+def test_kernels_are_compiled_for_the_heads_of_the_model(what: str, tmp_path: Path) -> None:
+    spec = ProgramSpec(scale=0.02, model="gatv2", layers=2, hidden=24, heads=3)
+    classes = load_dataset(spec.to_train()).num_classes
+    written = write_program(spec, tmp_path / "program", what=what)
+    text = (written.folder / "include" / "graphweft" / "head_shapes.h").read_text()
+    found = re.findall(r"\{(\d+), (\d+), (\w+)\}", text)
+    assert {("3", "8", "false"), ("1", str(classes), "false")} <= set(found)
+    assert "0, 0" not in text
+    plain = write_program(ProgramSpec(scale=0.02, hidden=24), tmp_path / "plain", what=what)
+    assert not (plain.folder / "include" / "graphweft" / "head_shapes.h").exists()
+
+
 def test_graphs_that_programs_do_not_have(tmp_path: Path) -> None:
     ds = gw.synthetic("default", scale=0.02)
     typed = gw.Graph.hetero({("a", "r", "a"): ds.graph.edges(), ("a", "s", "a"): ds.graph.edges()})

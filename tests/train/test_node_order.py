@@ -195,6 +195,17 @@ def test_threads_change_no_bit() -> None:
     assert torch.equal(*found)
 
 
+def test_a_device_keeps_the_given_order_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a graph for which the CPU would look at the choice, and where it was not asked for the given order."""
+    steps = gw.Trainer(GCN(6, 4, 3), grouped())._batch
+    assert isinstance(steps, FullBatch) and order_choice.OrderChoice("auto", steps, "device='cuda'")._told == ""
+    monkeypatch.setattr(order_choice, "WORTH_ORDERING", 0)
+    steps.device = torch.device("cuda", 0)
+    told = "order of nodes: as given; what another saves on cuda:0 is not known"
+    assert str(order_choice.OrderChoice("auto", steps, "device='cuda:0'")) == told
+    assert str(order_choice.OrderChoice("given", steps, "device='cuda:0'")) == ""
+
+
 def test_the_order_is_taken_where_its_epochs_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(order_choice, "WORTH_ORDERING", 0)
     monkeypatch.setattr(order_choice, "near_share", lambda csc: 0.1)  # all is near in so small a graph

@@ -378,8 +378,8 @@ class attention_forward {
           const typename T::weights other((with_plus ? upper : w) + (p - first) * heads + tile.h0);
           tile.each(from + columns[p] * value_width, step, [&](int k, const float* at) GW_INLINE_LAMBDA {
             const auto x = tile.load_vector(k, at);
-            sum[k] += weight[k] * x;
-            if constexpr (with_plus) plus[k] += other[k] * x;
+            sum[k] = vf::fused(weight[k], x, sum[k]);
+            if constexpr (with_plus) plus[k] = vf::fused(other[k], x, plus[k]);
           });
         }
         const typename T::weights inverse_sum(scale);

@@ -117,8 +117,7 @@ class attention_backward {
     if constexpr (!additive) score(b, z);
     spread(b, z, t, inverse, mean);
     if (p_.threshold > 0) p_.draw(ids_, b, keep);
-    // t becomes the weight of dout, d the gradient of the score before its unit. A loop for either case, so that which
-    // products and sums are fused does not depend on how far a compiler optimises.
+    // t becomes the weight of dout, d the gradient of the score before its unit.
     const auto finish_scores = [&](auto drops) GW_INLINE_LAMBDA {
       for_flat(count, [&](int64_t i) GW_INLINE_LAMBDA {
         const vf::vec softmax = exp_lanes(vf::load(t + i)) * vf::load(inverse + i);
@@ -282,17 +281,18 @@ class attention_backward {
           const typename T::weights w(weight + (p - first) * heads + tile.h0);
           const typename T::weights d(slope + (p - first) * heads + tile.h0);
           if constexpr (has_value)
-            tile.each(dout + column,
-                      [&](int k, const float* at) GW_INLINE_LAMBDA { value[k] += w[k] * tile.load_vector(k, at); });
+            tile.each(dout + column, [&](int k, const float* at) GW_INLINE_LAMBDA {
+              value[k] = vf::fused(w[k], tile.load_vector(k, at), value[k]);
+            });
           if constexpr (has_other)
             tile.each(others + column, [&](int k, const float* at) GW_INLINE_LAMBDA {
               const vec x = tile.load_vector(k, at);
               if constexpr (leaky_rows) {
                 const vec z = own[k] + x;
                 other[k] += z > 0.0f ? d[k] : d[k] * unit_slope;
-                if constexpr (!FromSource) unit[k] += d[k] * leaky_unit(z, unit_slope);
+                if constexpr (!FromSource) unit[k] = vf::fused(d[k], leaky_unit(z, unit_slope), unit[k]);
               } else {
-                other[k] += d[k] * x;
+                other[k] = vf::fused(d[k], x, other[k]);
               }
             });
         }

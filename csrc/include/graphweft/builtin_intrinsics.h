@@ -67,6 +67,12 @@ GW_INTRINSIC __m512 _mm512_sqrt_ps(__m512 v) {
 GW_INTRINSIC __m512d _mm512_sqrt_pd(__m512d v) {
   return __m512d(__builtin_ia32_sqrtpd512_mask(gw_v8df(v), gw_v8df{}, __mmask8(-1), 4));
 }
+GW_INTRINSIC __m512 _mm512_fmadd_ps(__m512 a, __m512 b, __m512 c) {
+  return __m512(__builtin_ia32_vfmaddps512_mask(gw_v16sf(a), gw_v16sf(b), gw_v16sf(c), __mmask16(-1), 4));
+}
+GW_INTRINSIC __m512d _mm512_fmadd_pd(__m512d a, __m512d b, __m512d c) {
+  return __m512d(__builtin_ia32_vfmaddpd512_mask(gw_v8df(a), gw_v8df(b), gw_v8df(c), __mmask8(-1), 4));
+}
 #elif defined(__AVX2__)
 typedef float gw_v4sf __attribute__((vector_size(16)));
 typedef float gw_v8sf __attribute__((vector_size(32)));
@@ -91,6 +97,14 @@ GW_INTRINSIC void _mm256_maskstore_pd(double* p, __m256i mask, __m256d v) {
 }
 GW_INTRINSIC __m256 _mm256_sqrt_ps(__m256 v) { return __m256(__builtin_ia32_sqrtps256(gw_v8sf(v))); }
 GW_INTRINSIC __m256d _mm256_sqrt_pd(__m256d v) { return __m256d(__builtin_ia32_sqrtpd256(gw_v4df(v))); }
+#if defined(__FMA__)
+GW_INTRINSIC __m256 _mm256_fmadd_ps(__m256 a, __m256 b, __m256 c) {
+  return __m256(__builtin_ia32_vfmaddps256(gw_v8sf(a), gw_v8sf(b), gw_v8sf(c)));
+}
+GW_INTRINSIC __m256d _mm256_fmadd_pd(__m256d a, __m256d b, __m256d c) {
+  return __m256d(__builtin_ia32_vfmaddpd256(gw_v4df(a), gw_v4df(b), gw_v4df(c)));
+}
+#endif
 #endif
 
 #undef GW_INTRINSIC

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "graphweft/simd.h"
 
@@ -70,6 +71,11 @@ struct bf16 {
     return __builtin_convertvector(v == v ? rounded : quiet, half);
   }
 };
+
+// Whether fewer shapes of tiles are compiled: for float64 and ids of 64 bits, too, which few runs have. Results have
+// the same bits.
+template <class E, class Index>
+inline constexpr bool few_for = few_shapes || sizeof(Index) == 8 || std::is_same_v<E, f64>;
 
 // V vectors of one row. `tail`: how many lanes of the last vector lie in the row; ignored when Full (all of them do).
 template <class E, int V, bool Full>

@@ -18,16 +18,16 @@ struct float_exp {
 };
 inline float_exp exp_parts(vf::vec x) {
   constexpr float rounder = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-  const vf::vec shifted = x * 1.44269504088896341f + rounder;
+  const vf::vec shifted = vf::fused(x, vf::splat(1.44269504088896341f), vf::splat(rounder));
   const vf::vec whole = shifted - rounder;
-  vf::vec r = x - whole * 0.693359375f;
-  r = r - whole * -2.12194440e-4f;
-  vf::vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + (r + 1.0f);
+  vf::vec r = vf::fused(whole, vf::splat(-0.693359375f), x);
+  r = vf::fused(whole, vf::splat(2.12194440e-4f), r);
+  vf::vec p = vf::fused(r, vf::splat(1.9875691500e-4f), vf::splat(1.3981999507e-3f));
+  p = vf::fused(p, r, vf::splat(8.3334519073e-3f));
+  p = vf::fused(p, r, vf::splat(4.1665795894e-2f));
+  p = vf::fused(p, r, vf::splat(1.6666665459e-1f));
+  p = vf::fused(p, r, vf::splat(5.0000001201e-1f));
+  p = vf::fused(p, r * r, r + 1.0f);
   return {p, int_lanes(shifted) - 0x4B400000};
 }
 

@@ -43,7 +43,7 @@ inline void head_products(int64_t n, int64_t heads, int64_t channels, const floa
         else
           for (auto& part : t) part = typename T::vec{};
 #pragma GCC unroll 8
-        for (int k = 0; k < T::vectors; ++k) t[k] += w[k] * v[k];
+        for (int k = 0; k < T::vectors; ++k) t[k] = vf::fused(w[k], v[k], t[k]);
         tile.store(y + i * width + tile.first(), t);
       }
     });
@@ -62,8 +62,9 @@ inline void head_sums(int64_t n, int64_t heads, int64_t channels, const float* s
       for (auto& part : t) part = typename T::vec{};
       for (int64_t i = chunk * grain; i < std::min(n, (chunk + 1) * grain); ++i) {
         const typename T::weights w(s + i * heads + tile.h0);
-        tile.each(x + i * width + tile.first(),
-                  [&](int k, const float* at) GW_INLINE_LAMBDA { t[k] += w[k] * tile.load_vector(k, at); });
+        tile.each(x + i * width + tile.first(), [&](int k, const float* at) GW_INLINE_LAMBDA {
+          t[k] = vf::fused(w[k], tile.load_vector(k, at), t[k]);
+        });
       }
       tile.store(sum + tile.first(), t);
     });

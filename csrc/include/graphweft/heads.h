@@ -11,7 +11,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "graphweft/abi.h"
 #include "graphweft/element.h"
+#include "graphweft/head_shapes.h"
 
 namespace gw {
 
@@ -99,9 +101,8 @@ struct head_tile {
     vec packed_;
   };
 
-  // Adds vector k's product to the sum of its head. Sums start at zero, so that there is one way to fuse a product and
-  // an addition: equal operands give equal bits wherever this is compiled, though not if the sum began with a product.
-  static GW_INLINE void add_product(vec (&t)[sums], int k, vec a, vec b) { t[k / Per] += a * b; }
+  // Adds vector k's product to the sum of its head.
+  static GW_INLINE void add_product(vec (&t)[sums], int k, vec a, vec b) { t[k / Per] = vf::fused(a, b, t[k / Per]); }
 
   // out[t] = (or +=) the sum of head t's lanes, halves folded onto each other: a fixed order.
   GW_INLINE static void sum(vec (&t)[sums], float* out, bool add) {
@@ -139,6 +140,33 @@ struct head_tile {
   }
 };
 
+// Whether `for_each_head_tile` cuts such heads into tiles of this kind.
+constexpr bool is_tile_of(const head_shape& shape, int count, int per, int pack, bool full, bool few) {
+  constexpr int64_t most = head_tile_vectors, lanes = vf::lanes;
+  int64_t largest = pack > 1 ? std::min<int64_t>(4, lanes / pack) : 1;  // count of a tile
+  while (pack == 1 && 2 * largest * per <= most) largest *= 2;
+  // Whether tiles of this count occur among those of `n` heads, or vectors of packed ones.
+  if (few) largest = 1;
+  const auto occurs = [&](int64_t n) {
+    return count == largest ? n >= count : count < largest && n % (2 * count) >= count;
+  };
+  const bool packs = shape.channels * 2 == lanes || shape.channels * 4 == lanes;
+  const int64_t packed = packs ? lanes / shape.channels : 1;
+  if (pack > 1) return packed == pack && occurs(shape.heads / pack);
+  const int64_t rest = shape.channels % (most * lanes), last = (rest + lanes - 1) / lanes;
+  const bool whole = shape.channels >= most * lanes && per == most && full != few;
+  const bool part = rest > 0 && per == last && full == (!few && (per & (per - 1)) == 0 && rest % lanes == 0);
+  return (whole || part) &&
+         (occurs(packs ? shape.heads % packed : shape.heads) || (shape.shared && occurs(shape.heads)));
+}
+
+// Whether tiles of this kind are compiled: those of the heads in head_shapes.h.
+constexpr bool is_head_tile(int count, int per, int pack, bool full, bool few) {
+  for (const head_shape& shape : head_shapes)
+    if (shape.heads == 0 || is_tile_of(shape, count, per, pack, full, few)) return true;
+  return false;
+}
+
 // Calls visit(tile) for tiles that cover all heads; a vector is part of one head unless `pack`. With `Few`, a tile has
 // the heads of one vector: the same bits from less code.
 template <bool Few = few_shapes, class Visit>
@@ -149,11 +177,12 @@ void for_each_head_tile(int64_t heads, int64_t channels, Visit&& visit, bool pac
     constexpr int n = decltype(per_vector)::value;
     if constexpr (n <= lanes) {
       if (!pack || channels * n != lanes) return;
-      if constexpr (4 * n <= lanes && !Few)
+      if constexpr (4 * n <= lanes && !Few && is_head_tile(4, 1, n, true, Few))
         for (; h + 4 * n <= heads; h += 4 * n) visit(head_tile<4, 1, n, true>{channels, h, 0, lanes});
-      if constexpr (2 * n <= lanes && !Few)
+      if constexpr (2 * n <= lanes && !Few && is_head_tile(2, 1, n, true, Few))
         for (; h + 2 * n <= heads; h += 2 * n) visit(head_tile<2, 1, n, true>{channels, h, 0, lanes});
-      for (; h + n <= heads; h += n) visit(head_tile<1, 1, n, true>{channels, h, 0, lanes});
+      if constexpr (is_head_tile(1, 1, n, true, Few))
+        for (; h + n <= heads; h += n) visit(head_tile<1, 1, n, true>{channels, h, 0, lanes});
     }
   };
   packed(std::integral_constant<int, 2>{});
@@ -161,9 +190,13 @@ void for_each_head_tile(int64_t heads, int64_t channels, Visit&& visit, bool pac
   const int64_t rest_of_heads = h;
   const auto with = [&](auto count, auto per, int64_t h0, int64_t c0, int tail) {
     constexpr int n = decltype(count)::value, v = decltype(per)::value;
-    if constexpr (!Few && (v & (v - 1)) == 0)  // rare widths take a whole vector as a tail: less code
+    // rare widths take a whole vector as a tail: less code
+    if constexpr (!Few && (v & (v - 1)) == 0 && is_head_tile(n, v, 1, true, Few))
       if (tail == lanes) return visit(head_tile<n, v, 1, true>{channels, h0, c0, tail});
-    visit(head_tile<n, v, 1, false>{channels, h0, c0, tail});
+    if constexpr (is_head_tile(n, v, 1, false, Few))
+      visit(head_tile<n, v, 1, false>{channels, h0, c0, tail});
+    else
+      throw error(bad_argument, "heads: expected those of the model that this was compiled for");
   };
   // As many heads at a time as fit, `per` vectors each.
   const auto narrow = [&](auto per, int64_t c0, int tail) {

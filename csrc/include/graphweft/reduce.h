@@ -3,6 +3,7 @@
 //
 //   using element = f32 | f64 | bf16;
 //   static constexpr int max_vectors;            widest tile it wants, in vectors
+//   static constexpr bool few;                   whole and cut tiles of fewer vectors are compiled as one
 //   struct scratch;                              per-piece state, made by open(piece)
 //   template <int V, bool Full> struct tile;     registers of one row and tile: tile(op, scratch, col, tail), with
 //     void start(edge);                          before the first edge of a piece
@@ -46,7 +47,7 @@ void merge_cut_row(const Op& op, typename Op::scratch& scratch, const cut_row& c
 }
 
 // Calls visit(V, Full, col, tail), the first two as integral constants, for each tile of the columns [col, end).
-template <int MaxVectors, int Lanes, class Visit>
+template <int MaxVectors, int Lanes, bool Few = few_shapes, class Visit>
 void for_each_tile(int64_t col, int64_t end, Visit&& visit) {
   static_assert(MaxVectors == 1 || MaxVectors == 2 || MaxVectors == 4 || MaxVectors == 8,
                 "tiles are 1, 2, 4 or 8 vectors wide");
@@ -58,7 +59,7 @@ void for_each_tile(int64_t col, int64_t end, Visit&& visit) {
   const int tail = rest - (vectors - 1) * Lanes;
   const auto narrow = [&](auto v) {
     if (vectors != decltype(v)::value) return;
-    if constexpr (!few_shapes)
+    if constexpr (!Few)
       if (tail == Lanes) return visit(v, std::true_type{}, col, tail);
     visit(v, std::false_type{}, col, tail);
   };
@@ -84,7 +85,7 @@ void reduce_rows(Op& op, const gw_adjacency& adj, int64_t begin, int64_t end, co
   parallel_chunks(int64_t(pieces.size()), [&](int64_t k) {
     const piece& p = pieces[size_t(k)];
     typename Op::scratch scratch = op.open(k, p);
-    for_each_tile<Op::max_vectors, lanes>(begin, end, [&](auto v, auto full, int64_t col, int tail) {
+    for_each_tile<Op::max_vectors, lanes, Op::few>(begin, end, [&](auto v, auto full, int64_t col, int tail) {
       reduce_piece<Op, decltype(v)::value, decltype(full)::value>(op, scratch, adj.indptr, p, col, tail);
     });
   });
@@ -92,7 +93,7 @@ void reduce_rows(Op& op, const gw_adjacency& adj, int64_t begin, int64_t end, co
   typename Op::scratch scratch = op.open(int64_t(pieces.size()), piece{0, 0, 0, 0, -1, -1});
   // a vector at a time: cut rows are few, and wider tiles would be compiled for them alone
   for (const cut_row& cut : shares.cut_rows())
-    for_each_tile<1, lanes>(begin, end, [&](auto v, auto full, int64_t col, int tail) {
+    for_each_tile<1, lanes, Op::few>(begin, end, [&](auto v, auto full, int64_t col, int tail) {
       merge_cut_row<Op, decltype(v)::value, decltype(full)::value>(op, scratch, cut, col, tail);
     });
 }

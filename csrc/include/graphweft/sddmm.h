@@ -27,6 +27,7 @@ class dot_op {
   using element = E;
   using real = typename E::real;
   using vec = typename E::vec;
+  static constexpr bool few = few_for<E, Index>;
   static constexpr int max_vectors = 4;
 
   dot_op(const gw_adjacency& adj, const dot_operands<E>& operands)

@@ -11,6 +11,8 @@
 #else
 #include <immintrin.h>
 #endif
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 // For functions whose arrays of vectors must stay in the caller's registers.
@@ -44,6 +46,22 @@ struct simd {
   static inline vec load(const T* p) { return *reinterpret_cast<const unaligned*>(p); }
   static inline void store(T* p, vec v) { *reinterpret_cast<unaligned*>(p) = v; }
   static inline vec splat(T v) { return vec{} + v; }
+  // a b + c, rounded once where the instruction set has that, else twice. Written out where bits must not depend on
+  // which products and sums a compiler fuses.
+  static inline vec fused(vec a, vec b, vec c) {
+#if defined(__AVX512VL__)
+    if constexpr (sizeof(T) == 4) return vec(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
+    if constexpr (sizeof(T) == 8) return vec(_mm512_fmadd_pd(__m512d(a), __m512d(b), __m512d(c)));
+#elif defined(__AVX2__) && defined(__FMA__)
+    if constexpr (sizeof(T) == 4) return vec(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c)));
+    if constexpr (sizeof(T) == 8) return vec(_mm256_fmadd_pd(__m256d(a), __m256d(b), __m256d(c)));
+#elif defined(__aarch64__)
+    if constexpr (sizeof(T) == 4) return vec(vfmaq_f32(float32x4_t(c), float32x4_t(a), float32x4_t(b)));
+    if constexpr (sizeof(T) == 8) return vec(vfmaq_f64(float64x2_t(c), float64x2_t(a), float64x2_t(b)));
+#else
+    return a * b + c;
+#endif
+  }
   // The first n lanes of p; the rest are zero and their memory is not touched.
   static inline vec load_part(const T* p, int n) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "masked loads exist for 4 and 8 byte lanes");

@@ -88,9 +88,8 @@ class spmm_op {
   using real = typename E::real;
   using vec = typename E::vec;
   // Rows of bfloat16 pairs take two vectors at least.
-  static constexpr int max_vectors = sizeof(Index) == 8 || few_shapes || std::is_same_v<E, f64> ? 2
-                                     : std::is_same_v<E, f32>                                   ? 8
-                                                                                                : 4;
+  static constexpr bool few = few_for<E, Index>;
+  static constexpr int max_vectors = few ? 2 : std::is_same_v<E, f32> ? 8 : 4;
 
   spmm_op(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int64_t width, const balanced_pieces& shares)
       : adj_(adj),
@@ -273,14 +272,12 @@ void spmm_rows(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int
 template <class E, class P>
 void spmm(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int64_t width) {
   const bool folded = operands.panel && !operands.plain;
-  // a weight of one changes no bit
-  const bool weighted = few_shapes || operands.weight || (operands.src_scale && !folded);
-  const auto rows = [&](auto index, auto has_weights) {
-    if constexpr (!few_shapes || decltype(has_weights)::value)
-      spmm_rows<E, P, decltype(index), decltype(has_weights)::value>(adj, operands, width);
-  };
-  const auto by_index = [&](auto index) { weighted ? rows(index, std::true_type{}) : rows(index, std::false_type{}); };
-  with_id_type(adj.wide != 0, by_index);
+  with_id_type(adj.wide != 0, [&](auto index) {
+    using id = decltype(index);
+    if constexpr (!few_for<E, id>)
+      if (!operands.weight && (!operands.src_scale || folded)) return spmm_rows<E, P, id, false>(adj, operands, width);
+    spmm_rows<E, P, id, true>(adj, operands, width);  // a weight of one changes no bit
+  });
 }
 
 }  // namespace gw

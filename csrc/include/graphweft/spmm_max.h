@@ -44,7 +44,8 @@ class extremum_op {
   using real = typename E::real;
   using vec = typename E::vec;
   using ids = typename id_vector<E>::vec;
-  static constexpr int max_vectors = sizeof(Index) == 8 || few_shapes ? 1 : 4;
+  static constexpr bool few = few_for<E, Index>;
+  static constexpr int max_vectors = few ? 1 : 4;
   // Lanes hold the column itself where it fits, else the edge's position in its row.
   static constexpr bool holds_column = sizeof(Index) <= sizeof(lane_id<E>);
 
@@ -204,7 +205,8 @@ class routed_op {
   using real = typename E::real;
   using vec = typename E::vec;
   using ids = typename id_vector<E>::vec;
-  static constexpr int max_vectors = sizeof(Index) == 8 || few_shapes ? 1 : 4;
+  static constexpr bool few = few_for<E, Index>;
+  static constexpr int max_vectors = few ? 1 : 4;
 
   routed_op(const gw_adjacency& adj, const routed_operands<E, Index>& operands, int64_t width,
             const balanced_pieces& shares)

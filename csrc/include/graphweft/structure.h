@@ -12,13 +12,13 @@
 
 namespace gw {
 
-constexpr int64_t row_grain = 2048;
+constexpr int64_t count_grain = 2048;
 
 // True if body(begin, end) is true for any range of rows; stops early.
 template <class Body>
 bool any_rows(int64_t num_rows, Body&& body) {
   std::atomic<bool> found{false};
-  parallel_ranges(num_rows, row_grain, [&](int64_t begin, int64_t end) {
+  parallel_ranges(num_rows, count_grain, [&](int64_t begin, int64_t end) {
     if (!found.load(std::memory_order_relaxed) && body(begin, end)) found.store(true, std::memory_order_relaxed);
   });
   return found.load();
@@ -54,8 +54,8 @@ bool rows_ascend(const int64_t* indptr, int64_t num_rows, const I* values, bool 
 template <class I>
 bool is_symmetric(const csr_view<I>& a) {
   if (a.num_rows != a.num_cols) return false;
-  std::vector<uint64_t> difference(size_t((a.num_rows + row_grain - 1) / row_grain));
-  parallel_ranges(a.num_rows, row_grain, [&](int64_t begin, int64_t end) {
+  std::vector<uint64_t> difference(size_t((a.num_rows + count_grain - 1) / count_grain));
+  parallel_ranges(a.num_rows, count_grain, [&](int64_t begin, int64_t end) {
     uint64_t sum = 0;
     for (int64_t row = begin; row < end; ++row) {
       const uint64_t row_hash = mix64(uint64_t(row));
@@ -64,7 +64,7 @@ bool is_symmetric(const csr_view<I>& a) {
         sum += mix64(row_hash + col) - mix64(mix64(col) + uint64_t(row));
       }
     }
-    difference[size_t(begin / row_grain)] = sum;
+    difference[size_t(begin / count_grain)] = sum;
   });
   uint64_t total = 0;
   for (const uint64_t part : difference) total += part;
@@ -105,7 +105,7 @@ inline void row_degrees(const int64_t* indptr, int64_t num_rows, bool inverse, f
 // Row and column of every edge, at the edge's id.
 template <class I>
 void to_coo(const csr_view<I>& a, int64_t* rows, int64_t* cols) {
-  parallel_ranges(a.num_rows, row_grain, [&](int64_t begin, int64_t end) {
+  parallel_ranges(a.num_rows, count_grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
       for (int64_t p = a.indptr[row]; p < a.indptr[row + 1]; ++p) {
         rows[a.id(p)] = row;
@@ -119,7 +119,7 @@ void to_coo(const csr_view<I>& a, int64_t* rows, int64_t* cols) {
 template <class I, class P>
 void take_rows(const csr_view<I>& a, const int64_t* rows, int64_t n, const int64_t* out_indptr, const P* payload,
                I* out_indices, P* out_payload) {
-  parallel_ranges(n, row_grain, [&](int64_t begin, int64_t end) {
+  parallel_ranges(n, count_grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t from = a.indptr[rows[i]], count = a.indptr[rows[i] + 1] - from, to = out_indptr[i];
       std::copy_n(a.indices + from, count, out_indices + to);
@@ -133,7 +133,7 @@ void take_rows(const csr_view<I>& a, const int64_t* rows, int64_t n, const int64
 template <class I>
 void renumber_rows(const csr_view<I>& a, const int64_t* rows, int64_t n, const I* place, const int64_t* out_indptr,
                    I* out_indices, I* out_ids) {
-  parallel_ranges(n, row_grain, [&](int64_t begin, int64_t end) {
+  parallel_ranges(n, count_grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t from = a.indptr[rows[i]], count = a.indptr[rows[i] + 1] - from, to = out_indptr[i];
       if (i + 4 < end) __builtin_prefetch(a.indices + a.indptr[rows[i + 4]]);
@@ -146,7 +146,7 @@ void renumber_rows(const csr_view<I>& a, const int64_t* rows, int64_t n, const I
 // At most `most` entries of every row, as far from each other as they can be; out_indptr holds their offsets.
 template <class I>
 void thin_rows(const csr_view<I>& a, int64_t most, const int64_t* out_indptr, I* out_indices) {
-  parallel_ranges(a.num_rows, row_grain, [&](int64_t begin, int64_t end) {
+  parallel_ranges(a.num_rows, count_grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t from = a.indptr[row], count = a.indptr[row + 1] - from, kept = std::min(count, most);
       I* out = out_indices + out_indptr[row];
@@ -193,7 +193,7 @@ class ranked_set {
 // call: out_indptr holds offsets.
 template <class I>
 void filter_edges(const csr_view<I>& a, const ranked_set& keep, int64_t* out_indptr, I* out_indices, I* out_ids) {
-  parallel_ranges(a.num_rows, row_grain, [&](int64_t begin, int64_t end) {
+  parallel_ranges(a.num_rows, count_grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       int64_t to = out_indices ? out_indptr[row] : 0;
       for (int64_t p = a.indptr[row]; p < a.indptr[row + 1]; ++p) {
@@ -210,7 +210,7 @@ void filter_edges(const csr_view<I>& a, const ranked_set& keep, int64_t* out_ind
 // Clears member[id] of every self-loop.
 template <class I>
 void clear_loops(const csr_view<I>& a, uint8_t* member) {
-  parallel_ranges(std::min(a.num_rows, a.num_cols), row_grain, [&](int64_t begin, int64_t end) {
+  parallel_ranges(std::min(a.num_rows, a.num_cols), count_grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
       for (int64_t p = a.indptr[row]; p < a.indptr[row + 1]; ++p)
         if (a.indices[p] == I(row)) member[a.id(p)] = 0;
@@ -222,7 +222,7 @@ void clear_loops(const csr_view<I>& a, uint8_t* member) {
 // out_indptr holds offsets.
 template <class I>
 void unite_rows(const csr_view<I>& a, const csr_view<I>& b, int64_t* out_indptr, I* out_indices) {
-  parallel_ranges(a.num_rows, row_grain, [&](int64_t begin, int64_t end) {
+  parallel_ranges(a.num_rows, count_grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       int64_t p = a.indptr[row], q = b.indptr[row], to = out_indices ? out_indptr[row] : 0;
       const int64_t p_end = a.indptr[row + 1], q_end = b.indptr[row + 1];
@@ -243,7 +243,7 @@ void unite_rows(const csr_view<I>& a, const csr_view<I>& b, int64_t* out_indptr,
 // the ids ascend.
 template <class I>
 void clear_common(const csr_view<I>& a, const csr_view<I>& b, uint8_t* member) {
-  parallel_ranges(a.num_rows, row_grain, [&](int64_t begin, int64_t end) {
+  parallel_ranges(a.num_rows, count_grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       int64_t p = a.indptr[row + 1], q = b.indptr[row + 1];
       while (p > a.indptr[row] && q > b.indptr[row]) {
@@ -259,16 +259,16 @@ void clear_common(const csr_view<I>& a, const csr_view<I>& b, uint8_t* member) {
 // Row by row the entries of `a`, then those of `b`, numbered after them. out_indptr holds offsets.
 template <class I>
 void concat_rows(const csr_view<I>& a, const csr_view<I>& b, const int64_t* out_indptr, I* out_indices, I* out_ids) {
-  parallel_ranges(a.num_rows, row_grain, [&](int64_t begin, int64_t end) {
+  parallel_ranges(a.num_rows, count_grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       int64_t to = out_indptr[row];
       for (int64_t p = a.indptr[row]; p < a.indptr[row + 1]; ++p, ++to) {
         out_indices[to] = a.indices[p];
-        out_ids[to] = I(a.id(p));
+        if (out_ids) out_ids[to] = I(a.id(p));
       }
       for (int64_t p = b.indptr[row]; p < b.indptr[row + 1]; ++p, ++to) {
         out_indices[to] = b.indices[p];
-        out_ids[to] = I(a.num_edges + b.id(p));
+        if (out_ids) out_ids[to] = I(a.num_edges + b.id(p));
       }
     }
   });

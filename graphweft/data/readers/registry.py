@@ -152,6 +152,8 @@ def _read_folder(path: Path, options: ReadOptions) -> Dataset:
         for fits, read in FOLDERS:
             if fits(names):
                 return read(place, options)
+    if (path / "last.pt").is_file():
+        raise DataError("expected data, got the folder of a run, which graphweft evaluate, predict and plot take")
     raise DataError(
         "expected a folder in Planetoid, OGB, GraphSAINT, TU or RDF layout, got none of them; "
         "for a set of files name the file itself"

@@ -111,7 +111,8 @@ def choose_columns(who: str, first: str) -> Columns:
     rest = [at for at in left if at not in (source, target)]
     if not 2 <= len(left) <= 3:
         named = f" ({one_line(', '.join(titles), 80)})" if titles else ""
-        remedy = "; write a file of these columns alone" if len(left) > 3 else ""
+        tables = "or give tables (--nodes and --edges, gw.Dataset.from_tables)"
+        remedy = f"; write a file of these columns alone, {tables}" if len(left) > 3 else ""
         raise DataError(
             f"{who}: expected two or three columns (source, target, weight), got {len(left)}{named}{remedy}"
         )

@@ -131,7 +131,13 @@ def _entry_loss(kind: Kind, outputs: Tensor, labels: Tensor, rows: Tensor | None
     return found.loss, found.gradient
 
 
+def _class_score(outputs: Tensor, y: Tensor, rows: Tensor) -> tuple[float, int]:
+    loss, correct, _ = cross_entropy(outputs, y, rows, want_grad=False)
+    return float(loss), correct
+
+
 CPU = _Cpu("cpu", device="cpu")
+CPU.class_score = _class_score
 CPU.losses = {
     "classes": _class_loss,
     "binary": partial(_entry_loss, "binary"),

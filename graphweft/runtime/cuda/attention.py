@@ -106,15 +106,15 @@ def gradients(
     (x, sources, targets, vector), kept = kind.ends(*given), result[1].unbind(0)
     heads, out, slope = result[0].shape[1], result[0].contiguous(), slope.contiguous()
     shared = x.shape[1] != heads
-    shares, of_targets = torch.empty_like(kept[0]), torch.empty_like(targets)
+    told, of_targets = torch.empty((*kept[0].shape, 4), dtype=kept[0].dtype, device=x.device), torch.empty_like(targets)
     of_x = torch.empty((x.shape[0], heads, x.shape[-1]), dtype=_sums_of(x) if shared else x.dtype, device=x.device)
     of_sources = of_x if kind.score is Score.ADD2 else torch.empty_like(sources)
     of_vector = torch.empty_like(out, dtype=_sums_of(x)) if kind.score is Score.ADD2 else of_targets
     read, passes = (x, sources, targets, vector), (SECOND,) if out.dtype == kept[0].dtype else (PIECES, SECOND)
-    results = (shares, of_targets, of_vector)
+    results = (told, of_targets, of_vector)
     kind.launch(kernels.attend_gradient_of_targets, graphs[0], (*read, out, slope, *kept), results, heads, passes)
     by_source, by_target = (x if v is None else v.contiguous() for v in vectors)
-    read = (*read, slope, *kept, shares, of_targets, by_source, by_target)
+    read = (*read, slope, told, of_targets, by_source, by_target)
     scored = sum(bit for bit, v in zip((1, 2), vectors, strict=True) if v is not None)
     kind.launch(kernels.attend_gradient_of_sources, graphs[1], read, (of_x, of_sources), heads, SCORED=scored)
     of_x = of_x.sum(1, keepdim=True).to(x.dtype) if shared else of_x

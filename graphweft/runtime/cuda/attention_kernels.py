@@ -177,13 +177,16 @@ def dots_of(
 
 @kernel
 def attend_gradient_of_targets(
-    offsets, columns, ids, x, sources, targets, vector, out, slope, tops, inverses, shares, made, made_vector,
-    pieces, owners, part_shares, parts, part_vectors, seed_low, seed_high, stream_low, stream_high, H: tl.constexpr,
+    offsets, columns, ids, x, sources, targets, vector, out, slope, tops, inverses, told, made, made_vector,
+    pieces, owners, part_told, parts, part_vectors, seed_low, seed_high, stream_low, stream_high, H: tl.constexpr,
     C: tl.constexpr, SHARED: tl.constexpr, SCORE: tl.constexpr, SLOPE: tl.constexpr, SCALE: tl.constexpr,
     THRESHOLD: tl.constexpr, FACTOR: tl.constexpr, HAS_IDS: tl.constexpr, PART: tl.constexpr, BE: tl.constexpr,
     BC: tl.constexpr
 ):  # fmt: skip
-    """Gradients by what is read of destinations; a row's share of that by the vector; ``shares``: <slope, out>.
+    """Gradients by what is read of destinations; a row's share of that by the vector.
+
+    ``told``: four numbers of a row and head, next to each other, since sources read them by edge: the number that its
+    scores read, the largest score, the inverse sum, and its share, <slope, out>.
 
     Of a rounded ``out`` pieces give their part of the share first.
     """
@@ -209,10 +212,15 @@ def attend_gradient_of_targets(
                 stream_low, stream_high, H, C, SHARED, SCORE, SLOPE, SCALE, THRESHOLD, FACTOR, HAS_IDS, BE
             )  # fmt: skip
         if PART > 1:
-            sums = added(sums, part_shares, piece, last, h, c, inside, H, C, True, BE)
+            sums = added(sums, part_told, piece, last, h * 4 + 3, c, inside, H * 4, C, True, BE)
         share = tl.sum(sums, axis=0) + tl.zeros([1], ACC)
     if PART != 3:
-        tl.store(shares + unit * H + h + one, share)
+        place = (unit * H + h) * 4 + one
+        if SCORE == 0:
+            tl.store(told + place, mine)
+        tl.store(told + place + 1, top + one)
+        tl.store(told + place + 2, inverse + one)
+        tl.store(told + place + 3, share)
     if PART != 1:
         block = tl.zeros([BE], ACC) if SCORE == 0 else tl.zeros([BE, BC], ACC)
         of_vector = tl.zeros([BE, BC], ACC)
@@ -244,8 +252,8 @@ def attend_gradient_of_targets(
 
 @kernel
 def attend_gradient_of_sources(
-    offsets, columns, ids, x, sources, targets, vector, slope, tops, inverses, shares, of_targets, by_source, by_target,
-    made_x, made, pieces, owners, parts_x, parts, seed_low, seed_high, stream_low, stream_high, H: tl.constexpr,
+    offsets, columns, ids, x, sources, targets, vector, slope, told, of_targets, by_source, by_target, made_x,
+    made, pieces, owners, parts_x, parts, seed_low, seed_high, stream_low, stream_high, H: tl.constexpr,
     C: tl.constexpr, SHARED: tl.constexpr, SCORE: tl.constexpr, SLOPE: tl.constexpr, SCALE: tl.constexpr,
     THRESHOLD: tl.constexpr, FACTOR: tl.constexpr, HAS_IDS: tl.constexpr, PART: tl.constexpr, BE: tl.constexpr,
     BC: tl.constexpr, SCORED: tl.constexpr
@@ -262,7 +270,7 @@ def attend_gradient_of_sources(
     t = accumulated(tl.load(x + (row if SHARED else row * H + h) * C + c, mask=inside, other=0.0))
     mine = t if SCORE == 1 else end_of(sources, row * H + h + one, c, one == 0, inside, C, SCORE)
     v = accumulated(tl.load(vector + h * C + c, mask=inside, other=0.0)) if SCORE == 1 else 0.0
-    ACC: tl.constexpr = tops.dtype.element_ty
+    ACC: tl.constexpr = told.dtype.element_ty
     of_x = tl.zeros([BE, BC], ACC)
     block = tl.zeros([BE], ACC) if SCORE == 0 else tl.zeros([BE, BC], ACC)
     for at in range(begin, end, BE):
@@ -270,10 +278,11 @@ def attend_gradient_of_sources(
         some = p < end
         place = tl.load(columns + p, mask=some, other=0).to(tl.int64) * H + h
         g = accumulated(tl.load(slope + place[:, None] * C + c, mask=some[:, None] & inside, other=0.0))
-        far = end_of(targets, place, c, some, inside, C, SCORE)
-        top = tl.load(tops + place, mask=some, other=0.0)
-        inverse = tl.load(inverses + place, mask=some, other=0.0)
-        share = tl.load(shares + place, mask=some, other=0.0)
+        four = tl.load(told + place[:, None] * 4 + tl.arange(0, 4)[None, :], mask=some[:, None], other=0.0)
+        first, second = tl.split(tl.reshape(four, [BE, 2, 2]))
+        number, inverse = tl.split(first)
+        top, share = tl.split(second)
+        far = number if SCORE == 0 else end_of(targets, place, c, some, inside, C, SCORE)
         w = tl.where(some, tl.exp(scored(mine, far, v, SCORE, SLOPE, SCALE) - top) * inverse, 0.0)
         dot = tl.sum(t * g, axis=1)
         part = w

@@ -61,6 +61,8 @@ class Structure(NamedTuple):
         replace: Whether an edge may be drawn again.
         falls: Whether no hop reads more of a row than the hop before: older rows lead to nothing that has no number.
         longest: The most in-edges of a node.
+        hot: Lists of in-edges in the device's own memory; None: all are those of ``csc``.
+        first: int64 (nodes,): with hot lists, where each list begins, in columns from the first one of ``csc`` on.
     """
 
     csc: Adjacency
@@ -69,6 +71,8 @@ class Structure(NamedTuple):
     replace: bool
     falls: bool
     longest: int
+    hot: Tensor | None = None
+    first: Tensor | None = None
 
     def rooms(self, seeds: int) -> list[Room] | None:
         """The most that a batch of ``seeds`` draws; None where rows of many draws may be among them."""
@@ -159,8 +163,10 @@ class Draws:
             return
         begins, degrees, counts = (torch.empty(rows, dtype=torch.int64, device=self._device) for _ in range(3))
         found = (begins, degrees, counts)
-        fixed: dict[str, Any] = {"REPLACE": of.replace, "BLOCK": _BLOCK}
-        kernels.count_draws(_grid(rows), of.csc.indptr, self.nodes, self.ends, *found, hop, rows, width, **fixed)
+        fixed: dict[str, Any] = {"HAS_HOT": of.first is not None, "REPLACE": of.replace, "BLOCK": _BLOCK}
+        lists = of.csc.indptr, of.csc.indptr if of.first is None else of.first
+        kernels.count_draws(_grid(rows), *lists, self.nodes, self.ends, *found, hop, rows, width, **fixed)
+        through = () if of.hot is None else (of.hot,)
         upto, long_rows, alone = counts.cumsum(0), 0, counts
         if self._rooms is None:
             alone = (degrees > NARROW) | (counts > FEW)
@@ -174,7 +180,8 @@ class Draws:
         fixed = {"KIND": kind, "HAS_NAMES": of.names is not None, "NARROW": NARROW, "FEW": FEW, "K": k, "BR": at_once}
         results = (self.starts, self.places, self.ids)
         kernels.draw_few(
-            (-(-rows // at_once),), *rows_of, upto, of.csc.indices, *results, least, *words, hop, **fixed
+            (-(-rows // at_once),), *rows_of, upto, of.csc.indices, *results, least, *words, hop,
+            through=through, **fixed,
         )  # fmt: skip
         if long_rows:
             which = alone.nonzero().reshape(-1)
@@ -185,7 +192,7 @@ class Draws:
             kernels.draw_many(
                 (long_rows,), which, *rows_of, self.starts, rooms, of.csc.indices, order, self.places, self.ids,
                 least, *words, hop, _WIDE_STREAM | hop,
-                REPLACE=of.replace, HAS_NAMES=of.names is not None, BLOCK=_BLOCK,
+                REPLACE=of.replace, HAS_NAMES=of.names is not None, BLOCK=_BLOCK, through=through,
             )  # fmt: skip
 
     def _rows(self, hop: int) -> int:

@@ -335,6 +335,17 @@ def drawn_words(block, seed_low, seed_high, stream_low, stream_high):
     )  # fmt: skip
 
 
+@device
+def drawn_sixteen(at, seed_low, seed_high, stream_low, stream_high):
+    """16 bits for each element by its place, as the CPU draws them."""
+    block = (at // 64) * 8 + (at % 32) // 4
+    c0, c1, c2, c3 = drawn_words(block, seed_low, seed_high, stream_low, stream_high)
+    first = tl.where((at & 32) != 0, c2, c0)
+    second = tl.where((at & 32) != 0, c3, c1)
+    word = tl.where((at & 2) != 0, second, first)
+    return tl.where((at & 1) != 0, word >> 16, word & 0xFFFF).to(tl.int32)
+
+
 @kernel
 def drop_elements(
     x, ids, y, count, seed_low, seed_high, stream_low, stream_high, FACTOR: tl.constexpr, F: tl.constexpr,
@@ -343,13 +354,24 @@ def drop_elements(
     """Dropout with the CPU's draws: 16 bits an element."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = at < count
-    block = (at // 64) * 8 + (at % 32) // 4
-    c0, c1, c2, c3 = drawn_words(block, seed_low, seed_high, stream_low, stream_high)
-    first = tl.where((at & 32) != 0, c2, c0)
-    second = tl.where((at & 32) != 0, c3, c1)
-    word = tl.where((at & 2) != 0, second, first)
-    draw = tl.where((at & 1) != 0, word >> 16, word & 0xFFFF)
+    draw = drawn_sixteen(at, seed_low, seed_high, stream_low, stream_high)
     source = tl.load(ids + at // F, mask=here, other=0).to(tl.int64) * F + at % F if HAS_IDS else at
     t = tl.load(x + source, mask=here, other=0.0)
     t = (t if y.dtype.element_ty == tl.float64 else t.to(tl.float32)) * FACTOR
-    tl.store(y + at, tl.where(draw.to(tl.int32) >= THRESHOLD, t, 0.0), mask=here)
+    tl.store(y + at, tl.where(draw >= THRESHOLD, t, 0.0), mask=here)
+
+
+@kernel
+def drop_entries(
+    x, rows, columns, y, count, seed_low, seed_high, stream_low, stream_high, FACTOR: tl.constexpr, F: tl.constexpr,
+    TURNED: tl.constexpr, THRESHOLD: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The same of the stored entries of a matrix of F columns, or of its transpose."""
+    p = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here = p < count
+    row = tl.load(rows + p, mask=here, other=0).to(tl.int64)
+    column = tl.load(columns + p, mask=here, other=0).to(tl.int64)
+    at = column * F + row if TURNED else row * F + column
+    draw = drawn_sixteen(at, seed_low, seed_high, stream_low, stream_high)
+    t = tl.load(x + p, mask=here, other=0.0) * FACTOR
+    tl.store(y + p, tl.where(draw >= THRESHOLD, t, 0.0), mask=here)

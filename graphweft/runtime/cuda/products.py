@@ -10,7 +10,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from graphweft.graph.graph import Graph
 from graphweft.runtime.cuda import edges
+from graphweft.runtime.cuda.measured import csr_product, prefers_csr
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.target import Launch
 
@@ -70,11 +72,19 @@ def spmm(call: KernelCall) -> Launch:
             often = slots[graph].num_edges >= _ROUNDED_REUSE * slots[x].shape[0]
             rounded = torch.bfloat16 if rounds and often else None
             coef = own if factor is None else 0.0
+            is_plain = factors is None and not (coef or given or relu or rounded)
+            if weights is not None and is_plain and _goes_to_csr(slots[graph], slots[x]):
+                return csr_product(slots[graph], slots[x], weights)
             return edges.sum_edges(slots[graph], slots[x], weights, factors, coef, given, relu, rounded)
 
         slots[out] = epilogue.run(slots, summed)
 
     return run
+
+
+def _goes_to_csr(graph: Graph, x: Tensor) -> bool:
+    """Whether torch's product was measured to be the faster one; batches are recorded, and have graphs of their own."""
+    return not graph.is_drawn and x.dtype == torch.float32 and prefers_csr(x.device, x.shape[1])
 
 
 def spmm_max(call: KernelCall) -> Launch:
@@ -205,7 +215,6 @@ LAUNCHERS = {
     "contract": contract,
     "matmul_terms": matmul_terms,
     "contract_terms": contract_terms,
-    "dropout": dropout,
     "dropout_of_rows": dropout_of_rows,
 }
 

@@ -73,7 +73,8 @@ class DeviceSampler:
     Args:
         plan: What is drawn, uniformly.
         device: Where.
-        memory: Bytes there; where the structure takes more, kernels read the lists of in-edges in host memory.
+        memory: Bytes there; where the structure takes more, kernels read the lists of in-edges in host memory, but for
+            those that :meth:`keep_lists` sends.
 
     Attributes:
         nbytes: Bytes there, of one batch under way.
@@ -97,6 +98,24 @@ class DeviceSampler:
         longest = int(csc.degrees().max()) if csc.num_rows else 0
         self._structure = Structure(there, names, tuple(plan.fanouts), plan.replace, falls, longest)
         self._benches, self._aside = list[_Bench](), Aside(device)
+
+    def keep_lists(self, nodes: Tensor) -> None:
+        """Sends the in-edges of ``nodes``, ascending; the same launches read them there and the others in host memory.
+
+        A list begins so many columns from the first one of host memory on, wherever it lies: one address space has
+        both.
+        """
+        csc = self.graph.csc
+        if not self.is_far or not nodes.numel():
+            return
+        columns = csc.take_rows(nodes)
+        hot, kind = columns.indices.to(self.device), csc.indices.element_size()
+        first = csc.indptr[:-1].clone()
+        first[nodes] = (hot.data_ptr() - csc.indices.data_ptr()) // kind + columns.indptr[:-1]
+        former = 0 if self._structure.hot is None else self._structure.hot.nbytes + first.nbytes
+        self._structure = self._structure._replace(hot=hot, first=first.to(self.device))
+        self.nbytes += hot.nbytes + first.nbytes - former
+        self._benches.clear()
 
     def identity(self) -> dict[str, Any]:
         """As of ``plan``: the batches are the same."""

@@ -34,15 +34,21 @@ def seat(message, nodes, ends, numbers, room, BLOCK: tl.constexpr):
 
 @kernel
 def count_draws(
-    offsets, nodes, ends, begins, degrees, counts, hop, room, width, REPLACE: tl.constexpr, BLOCK: tl.constexpr
+    offsets, first, nodes, ends, begins, degrees, counts, hop, room, width, HAS_HOT: tl.constexpr,
+    REPLACE: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Where the in-edges of each node of a hop begin, how many they are, and how many are drawn: none beyond them."""
+    """Where the in-edges of each node of a hop begin, how many they are, and how many are drawn: none beyond them.
+
+    With ``HAS_HOT`` the lists begin where ``first`` says, seen from the first column: some in another memory.
+    """
     local = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     row = tl.load(ends + hop) + local
     here = row < tl.load(ends + hop + 1)
     node = tl.load(nodes + row, mask=here, other=0)
     begin = tl.load(offsets + node, mask=here, other=0)
     degree = tl.load(offsets + node + 1, mask=here, other=0) - begin
+    if HAS_HOT:
+        begin = tl.load(first + node, mask=here, other=0)
     count = tl.where(degree > 0, width, 0) if REPLACE else tl.minimum(degree, width)
     tl.store(begins + local, begin, mask=here)
     tl.store(degrees + local, degree, mask=here)

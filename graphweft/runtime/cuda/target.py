@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import Value
-from graphweft.runtime.cuda import attention, edges, heads, losses, products, streams
+from graphweft.runtime.cuda import attention, edges, heads, losses, products, sparse_features, streams
 from graphweft.runtime.cuda.host_rows import RowReader
 from graphweft.runtime.cuda.sampling import DeviceSampler
 from graphweft.runtime.cuda.updates import updates_on
@@ -42,10 +42,6 @@ def _arg(value: Value, graph: Graph, x: Tensor) -> Tensor:
     return found
 
 
-def _take_rows(value: Value, x: Tensor, rows: Tensor) -> Tensor:
-    return x.index_select(0, rows)
-
-
 def _own_rows(value: Value, graph: Graph, x: Tensor) -> Tensor:
     return x.narrow(0, 0, graph.num_dst)
 
@@ -58,9 +54,11 @@ def _pad_rows(value: Value, graph: Graph, x: Tensor) -> Tensor:
 CUDA = Target("cuda", device="cuda", worth=1, joins=True)
 CUDA.losses, CUDA.later, CUDA.pinned = losses.LOSSES, streams.later, streams.pinned
 CUDA.sender, CUDA.row_reader, CUDA.updates = streams.Sender, RowReader, updates_on
+CUDA.sparse_bytes = sparse_features.sent_bytes
 CUDA.rounds = CUDA.rounds_in_batches = frozenset({"rows"})  # products are torch's, in float32
 for name, launcher in {
     **products.LAUNCHERS,
+    "dropout": sparse_features.dropout,
     "edge_nest": edge_walk,
     "reduce": edge_walk,
     "broadcast_src": edge_walk,
@@ -76,8 +74,9 @@ CUDA.launches("attention_grad", torch.float32, *_HALVES)(attention.backward)
 for name, launcher in heads.LAUNCHERS.items():
     CUDA.launches(name, torch.float32)(launcher)
 CUDA.launches("row_nest", torch.float32)(row_region)
+CUDA.launches("sparse_matmul", *_REALS)(sparse_features.sparse_matmul)
 CUDA.launches("spmm_arg")(whole(_arg))
-CUDA.launches("take_rows", *_REALS, *_HALVES)(whole(_take_rows))
+CUDA.launches("take_rows", *_REALS, *_HALVES)(whole(sparse_features.take_rows))
 CUDA.launches("own_rows", *_REALS, *_HALVES)(whole(_own_rows))
 CUDA.launches("pad_rows", *_REALS, *_HALVES)(whole(_pad_rows))
 CUDA.samples(NeighborSampler, DeviceSampler)

@@ -131,15 +131,19 @@ class Updates:
     ) -> tuple[Tensor, int, bool]:
         """The table on the device, programs of the launch, and whether arrays are aligned to 16 bytes."""
         lie = [
-            (_place_of(row.param), _place_of(row.grad), row.param.numel(), _place_of(rates[row.group]), row.group)
-            + (int(row.is_first), *map(_place_of, row.state))
+            (
+                *map(_place_of, (row.param, row.grad, rates[row.group], *row.state)),
+                row.param.numel(),
+                row.group,
+                row.is_first,
+            )
             for row in rows
         ]
         key = (*lie, *map(tuple, knobs))
         if recorded() is None and key in self._tables:
             return self._tables.setdefault(key, self._tables.pop(key))  # the latest last
         words, programs = self._words(rows, lie, knobs)
-        is_aligned = all(place % 16 == 0 for own in lie for place in (own[0], own[1], *own[6:8]))
+        is_aligned = all(place % 16 == 0 for own in lie for place in (*own[:2], *own[3:-3][:2]))
         there = self._sent(words)
         if recorded() is None:
             self._tables[key] = there, programs, is_aligned
@@ -159,9 +163,9 @@ class Updates:
             word for at, count in enumerate(parts) for part in range(count) for word in (first + _WORDS * at, part)
         ]
         for row, own in zip(rows, lie, strict=True):
-            param, grad, size, rate, group, is_first, *state = own
+            param, grad, rate, *state, size, group, is_first = own
             counts = _place_of(self._counted[row.param].counts) if len(state) == 3 else 0
-            words += [param, grad, size, rate, of_groups + _KNOBS * group, is_first]
+            words += [param, grad, size, rate, of_groups + _KNOBS * group, int(is_first)]
             words += [*state, *(0,) * (3 - len(state)), counts]
         for settings in knobs:
             words += [_word(number) for number in (*settings, *(0.0,) * (_KNOBS - len(settings)))]
