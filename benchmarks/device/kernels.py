@@ -148,7 +148,7 @@ def hub_rows(data: str, scale: float, lengths: list[int]) -> list[dict[str, Any]
                 raise SystemExit(
                     f"{name}, rows cut from {label}: expected what uncut rows give, got an error of {error}"
                 )
-            time = milliseconds(run)[0]
+            time = milliseconds(recorded(run))[0]
             row |= {f"ms_{label}": round(time, 4), f"of_floor_{label}": round(floor / time, 2)}
         hubs.HUB = before
         made.append(row)

@@ -23,7 +23,7 @@ from graphweft.passes import pipeline
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "cuda_walks.txt"
 TARGETS = {36: (90,), 256: (80, 90)}  # by width
-MOST_REGISTERS, MOST_OF_SUMS = 64, 72  # of what has a program a row; of sums over rows, which have few programs
+MOST_REGISTERS = 64
 WATCHED = ("walk", "attend", "score_rows", "sum_rows")
 TYPED = academic()
 MODELS: dict[str, Callable[[int], nn.Module]] = {
@@ -71,7 +71,7 @@ def test_walks_of_models_fit_into_registers(found: dict[str, ahead.Code]) -> Non
     assert len(found) > 100 and {name.split(", ")[0] for name in found} == set(MODELS)
     for name, code in found.items():
         assert code.spills == 0 and not code.atomics and code.shared <= 48 << 10, (name, code)
-        assert code.registers <= (MOST_OF_SUMS if "sum_rows" in name else MOST_REGISTERS), (name, code)
+        assert code.registers <= MOST_REGISTERS, (name, code)
 
 
 def test_the_table_is_that_of_this_compiler(found: dict[str, ahead.Code]) -> None:

@@ -52,7 +52,8 @@ def head_sums(call: KernelCall) -> Launch | None:
     plain = at[values[2].inputs[0]] if len(values) > 2 and values[2].op is Op.COL_SUM else None
     heads, channels = values[0].tensor.dims
     columns = padded(channels)
-    block = max(1, _SUMS // columns)
+    alone = channels % 4 != 0  # numbers that are read one by one take the most registers
+    block = max(1, (_SUMS // 2 if alone else _SUMS) // columns)
     if channels > WIDEST:
         return None
 
