@@ -114,9 +114,9 @@ def gradients(
     results = (told, of_targets, of_vector)
     kind.launch(kernels.attend_gradient_of_targets, graphs[0], (*read, out, slope, *kept), results, heads, passes)
     by_source, by_target = (x if v is None else v.contiguous() for v in vectors)
-    read = (*read, slope, told, of_targets, by_source, by_target)
+    more = (slope, told, of_targets, by_source, by_target)
     scored = sum(bit for bit, v in zip((1, 2), vectors, strict=True) if v is not None)
-    kind.launch(kernels.attend_gradient_of_sources, graphs[1], read, (of_x, of_sources), heads, SCORED=scored)
+    kind.launch(kernels.attend_gradient_of_sources, graphs[1], (*read, *more), (of_x, of_sources), heads, SCORED=scored)
     of_x = of_x.sum(1, keepdim=True).to(x.dtype) if shared else of_x
     if kind.score is Score.ADD2:
         return of_x, of_targets, of_vector.sum(0).to(x.dtype)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -84,7 +85,7 @@ def sum_edges(
     ids = csc.indices if csc.edge_ids is None else csc.edge_ids
     read = (csc.indices, ids, x if rounded is None else x.to(rounded), mine)
     factors = (x if weight is None else weight.contiguous(), x if scale is None else scale.contiguous())
-    fixed = {
+    fixed: dict[str, Any] = {
         "F": width,
         "HAS_WEIGHT": weight is not None,
         "HAS_IDS": weight is not None and csc.edge_ids is not None,
@@ -134,7 +135,8 @@ def extremum(graph: Graph, x: Tensor, minimum: bool, want_arg: bool) -> tuple[Te
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     arg = torch.empty(shape, dtype=csc.indices.dtype, device=x.device) if want_arg else csc.indices
     columns, _, tiles = _tiles(shape[1])
-    fixed = {"F": shape[1], "MINIMUM": minimum, "WANT_ARG": want_arg, "BE": edges_at_once(columns, 2), "BF": columns}
+    fixed: dict[str, Any] = {"F": shape[1], "MINIMUM": minimum, "WANT_ARG": want_arg}
+    fixed |= {"BE": edges_at_once(columns, 2), "BF": columns}
     run_by_pieces(kernels.extremum_of_edges, csc, hubs, tiles, (csc.indices, x), (y, arg), **fixed)
     return y, arg if want_arg else None
 
@@ -144,7 +146,7 @@ def extremum_gradient(graph: Graph, arg: Tensor, dy: Tensor) -> Tensor:
     csc, hubs = by_source(graph), None if host_of(graph).is_drawn else hubs_in(_by_source(graph), graph.device)
     dx = torch.empty((csc.num_rows, dy.shape[1]), dtype=dy.dtype, device=dy.device)
     columns, _, tiles = _tiles(dy.shape[1])
-    fixed = {"F": dy.shape[1], "BE": edges_at_once(columns, 2), "BF": columns}
+    fixed: dict[str, Any] = {"F": dy.shape[1], "BE": edges_at_once(columns, 2), "BF": columns}
     given = (csc.indices, arg.contiguous(), dy.contiguous())
     run_by_pieces(kernels.extremum_gradient, csc, hubs, tiles, given, (dx,), **fixed)
     return dx
