@@ -175,6 +175,16 @@ def dots_of(
     return sums
 
 
+@device
+def told_together(told, number, top, inverse, share, SCORE: tl.constexpr):
+    """Four numbers of a row and head next to each other, since sources read them by edge; of rows there is no number."""
+    if SCORE == 0:
+        tl.store(told, number)
+    tl.store(told + 1, top)
+    tl.store(told + 2, inverse)
+    tl.store(told + 3, share)
+
+
 @kernel
 def attend_gradient_of_targets(
     offsets, columns, ids, x, sources, targets, vector, out, slope, tops, inverses, told, made, made_vector,
@@ -185,8 +195,7 @@ def attend_gradient_of_targets(
 ):  # fmt: skip
     """Gradients by what is read of destinations; a row's share of that by the vector.
 
-    ``told``: four numbers of a row and head, next to each other, since sources read them by edge: the number that its
-    scores read, the largest score, the inverse sum, and its share, <slope, out>.
+    ``told``: the number that scores read of a row, their largest, the inverse sum, and its share, <slope, out>.
 
     Of a rounded ``out`` pieces give their part of the share first.
     """
@@ -215,12 +224,7 @@ def attend_gradient_of_targets(
             sums = added(sums, part_told, piece, last, h * 4 + 3, c, inside, H * 4, C, True, BE)
         share = tl.sum(sums, axis=0) + tl.zeros([1], ACC)
     if PART != 3:
-        place = (unit * H + h) * 4 + one
-        if SCORE == 0:
-            tl.store(told + place, mine)
-        tl.store(told + place + 1, top + one)
-        tl.store(told + place + 2, inverse + one)
-        tl.store(told + place + 3, share)
+        told_together(told + (unit * H + h) * 4 + one, mine, top + one, inverse + one, share, SCORE)
     if PART != 1:
         block = tl.zeros([BE], ACC) if SCORE == 0 else tl.zeros([BE, BC], ACC)
         of_vector = tl.zeros([BE, BC], ACC)
