@@ -177,7 +177,7 @@ def dots_of(
 
 @device
 def told_together(told, number, top, inverse, share, SCORE: tl.constexpr):
-    """Four numbers of a row and head next to each other, since sources read them by edge; of rows there is no number."""
+    """Four numbers of a row and head next to each other, since sources read them by edge; scores may read no number."""
     if SCORE == 0:
         tl.store(told, number)
     tl.store(told + 1, top)
