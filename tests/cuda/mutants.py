@@ -87,7 +87,7 @@ MUTANTS = {
     "drawn twice": Mutant("draw_few", "tl.where(taken, last, now)", "now"),
     "order not moved": Mutant("draw_few", "place >= at", "place > at"),
     "shuffle not kept": Mutant("draw_many", "room + place, mine", "room + i, mine", "star"),
-    "numbers by place": Mutant("number_new", "(first + number)", "(first + at)"),
+    "numbers by place": Mutant("number_new", "tl.load(upto + at, mask=new, other=1) - 1", "at"),
     "known nodes numbered again": Mutant("first_new", "& (known < 0)", ""),
     "edges of the next row": Mutant("keep_first", "values + start + i", "values + begin + i"),
     "missing barrier": Mutant(SOFT, r"bar\.(warp\.)?sync[^;]*;", "", compiled="all"),

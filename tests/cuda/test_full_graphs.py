@@ -6,6 +6,7 @@ Plain torch computes, and ``recorded.py`` stands in for CUDA graphs; the kernels
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from zoo import random_edges
 
 import graphweft as gw
 from graphweft._errors import ConfigError
-from graphweft.runtime.cuda import graphs
+from graphweft.runtime.cuda import graphs, streams
 from graphweft.runtime.targets import REFERENCE
 
 EVERY = torch.arange(20)
@@ -236,6 +237,7 @@ def test_a_recorder_leaves_streams_and_settings_as_they_were(fails: str, monkeyp
     }
     for name, value in replaced.items():
         monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(streams, "_free", defaultdict(list))
     recorder = graphs.Recorder(torch.device("cuda:0"))
 
     def body() -> int:
