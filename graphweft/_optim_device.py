@@ -7,6 +7,7 @@ schedule. Part of the classes of ``optim.py``.
 
 from __future__ import annotations
 
+import abc
 from collections import defaultdict
 from typing import Any
 
@@ -29,7 +30,7 @@ def is_fused(group: dict[str, Any]) -> bool:
     return not asked and dense and all(p.is_cuda and p.is_floating_point() for p in group["params"])
 
 
-class DeviceSteps:
+class DeviceSteps(abc.ABC):
     """What classes of ``torch.optim`` have beside for devices."""
 
     param_groups: list[dict[str, Any]]
@@ -75,13 +76,13 @@ class DeviceSteps:
             self._updates = {**self._updates, place: make(self._kind, place)}
         return self._updates[place]
 
+    @abc.abstractmethod
     def _changed(self, number: int, param: torch.Tensor) -> tuple[bool, tuple[torch.Tensor, ...]]:
         """Whether the step fills the state of a parameter, and that state, made on its first step."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _settings(self, group: dict[str, Any]) -> tuple[float, ...]:
         """What a kernel is told of a group beside its rate."""
-        raise NotImplementedError
 
     def _row(self, number: int, param: torch.Tensor) -> Stepped | None:
         """What a kernel of a device is told of a parameter; None where torch steps it."""
@@ -133,9 +134,9 @@ class DeviceSteps:
         finally:
             self._scale = None
 
+    @abc.abstractmethod
     def step(self) -> Any:
         """One step."""
-        raise NotImplementedError
 
     def _fused(self, group: dict[str, Any]) -> dict[str, Any]:
         """``group`` for torch's fused kernel, with its rate in the memory of the device."""
