@@ -29,6 +29,9 @@ from graphweft.runtime import dense, sparse
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.features import DEFAULT_THRESHOLD
 
+MEMORY = 44 << 20  # bytes that :func:`calibrate` takes at most, for a moment
+_Samples = list[tuple[Work, float]]
+
 
 def machine_key() -> str:
     """Names this machine for the cache: processor, instruction set level, threads, version of the measurement."""
@@ -54,16 +57,24 @@ def is_calibrated() -> bool:
 
 
 def calibrate() -> Calibration:
-    """Measures this machine (about a second) and remembers the result where the cache is writable."""
-    samples = [*((work, _best(call)) for work, call in _calls()), _pages()]
+    """Measures this machine (about a second) and remembers the result where the cache is writable.
+
+    It takes no more than :data:`MEMORY` bytes, all of which are given back.
+    """
+    samples: _Samples = []
+    for found in _calls():
+        samples += found
+        POOL.trim()
+    samples.append(_pages())
+    POOL.trim()
     model = CostModel().fit(samples, weight=0.05)
-    found = Calibration(_crossover(), model, model.error(samples))
+    measured = Calibration(_crossover(), model, model.error(samples))
     POOL.trim()
     path = cache_file()
-    keep(path.name, json.dumps({"threshold": found.threshold, "error": found.error, "model": model.to_json()}))
+    keep(path.name, json.dumps({"threshold": measured.threshold, "error": measured.error, "model": model.to_json()}))
     _read.cache_clear()
-    _measured[path] = found
-    return found
+    _measured[path] = measured
+    return measured
 
 
 def cache_file() -> Path:
@@ -133,24 +144,42 @@ def _random_adjacency(rows: int, columns: int, edges: int) -> Adjacency:
     return Adjacency(torch.arange(0, rows * each + 1, each), indices, None, columns)
 
 
-def _calls() -> Iterator[tuple[Work, Callable[[], object]]]:
-    """Calls whose work spans the model: gathers from all tiers but memory, products and contractions; one at a time."""
+def _calls() -> Iterator[_Samples]:
+    """Calls whose work spans the model: gathers from all tiers but memory, products and contractions.
+
+    Each yields what it measured, and lets go of its operands before the next one makes its own.
+    """
     for nodes, edges, width in (
         (4_000, 200_000, 32), (4_000, 200_000, 128), (30_000, 300_000, 32), (30_000, 300_000, 64),
         (60_000, 300_000, 32), (70_000, 350_000, 64),
     ):  # fmt: skip
-        adjacency, x = _random_adjacency(nodes, nodes, edges), _random_rows(nodes, width)
-        work = gather_work(nodes, adjacency.num_edges, width, nodes)
-        yield work, functools.partial(sparse.spmm, adjacency, x)
+        yield _gather(nodes, edges, width)
     for n, k, m in ((6_000, 500, 32), (20_000, 128, 32), (30_000, 32, 64), (60_000, 32, 16), (10_000, 64, 128)):
-        x, w, g = _random_rows(n, k), _random_rows(k, m), _random_rows(n, m)
-        yield product_work(n, k, m), functools.partial(dense.matmul, x, w)
-        yield contraction_work(n, k, m), functools.partial(dense.matmul_tn, x, g)
-        yield product_work(n, k, m).rounded(), functools.partial(dense.matmul, x, w, rounds=True)
-        yield contraction_work(n, k, m).rounded(), functools.partial(dense.matmul_tn, x, g, rounds=True)
+        yield _products(n, k, m)
     for n in (20_000, 60_000):
-        x, scale = _random_rows(n, 32), torch.ones(n)
-        yield rows_work(n * 32), functools.partial(dense.rows_apply, x, epilogue=Epilogue(row_scale=scale))
+        yield _rows(n)
+
+
+def _gather(nodes: int, edges: int, width: int) -> _Samples:
+    adjacency, x = _random_adjacency(nodes, nodes, edges), _random_rows(nodes, width)
+    work = gather_work(nodes, adjacency.num_edges, width, nodes)
+    return [(work, _best(functools.partial(sparse.spmm, adjacency, x)))]
+
+
+def _products(n: int, k: int, m: int) -> _Samples:
+    x, w, g = _random_rows(n, k), _random_rows(k, m), _random_rows(n, m)
+    calls = (
+        (product_work(n, k, m), functools.partial(dense.matmul, x, w)),
+        (contraction_work(n, k, m), functools.partial(dense.matmul_tn, x, g)),
+        (product_work(n, k, m).rounded(), functools.partial(dense.matmul, x, w, rounds=True)),
+        (contraction_work(n, k, m).rounded(), functools.partial(dense.matmul_tn, x, g, rounds=True)),
+    )
+    return [(work, _best(call)) for work, call in calls]
+
+
+def _rows(n: int) -> _Samples:
+    x, scale = _random_rows(n, 32), torch.ones(n)
+    return [(rows_work(n * 32), _best(functools.partial(dense.rows_apply, x, epilogue=Epilogue(row_scale=scale))))]
 
 
 def _pages(nbytes: int = 16 << 20) -> tuple[Work, float]:

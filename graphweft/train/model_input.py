@@ -23,8 +23,10 @@ from graphweft.nn.lazy import settled
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.node2vec import Node2Vec
 from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.memory_size import memory_bytes
 from graphweft.storage.store import Store
 from graphweft.train.full_batch import features_of
+from graphweft.train.needs import data_bytes
 from graphweft.train.settle import Features, settle_features
 
 
@@ -74,15 +76,21 @@ def trains(model: nn.Module) -> tuple[bool, ...]:
     return tuple(parameter.requires_grad for parameter in model.parameters())
 
 
-def as_read(ds: Dataset, model: nn.Module) -> Dataset:
-    """``ds`` with the features that the model reads; another layout is let go where nobody else holds it."""
-    x = _features(model if isinstance(model, Node2Vec) else adapted(model), ds)
+def as_read(model: nn.Module, ds: Any, task: str, memory: int | str | None) -> Any:
+    """``ds`` with the features that the model reads; another layout is let go where nobody else holds it.
+
+    ``memory``: the budget of the run, for the data and all that is taken from now on.
+
+    Raises: as :func:`check_parts`.
+    """
+    ds = check_parts(model, ds, task)
+    x = _features(model if isinstance(model, Node2Vec) else adapted(model), ds, memory)
     if isinstance(ds, PartDataset):
         return ds if x is ds.x else ds.with_x(x)
     return ds if x is ds.x else replace(ds, x=x)
 
 
-def _features(model: nn.Module, ds: Dataset) -> Features:
+def _features(model: nn.Module, ds: Dataset, memory: int | str | None) -> Features:
     """What the model reads of the nodes: what it makes of the graph, or the features of ``ds``, flat where typed.
 
     Models of PyTorch Geometric read dense features, others the layout that is faster.
@@ -92,7 +100,7 @@ def _features(model: nn.Module, ds: Dataset) -> Features:
     made = model.features(ds.graph) if isinstance(model, CompiledModule) else None
     x = features_of(with_flat_features(ds)) if made is None else made
     if not isinstance(model, PyGModel):
-        return settle_features(x)
+        return settle_features(x, None if memory is None else memory_bytes(memory) - data_bytes(ds))
     if not isinstance(x, SparseFeatures):
         return x
     size = 4e-6 * x.num_rows * x.width

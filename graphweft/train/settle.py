@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from graphweft import _config
+from graphweft import _budget, _config
 from graphweft._decisions import decided
 from graphweft._native import LEVEL
 from graphweft.cost import CostModel
@@ -34,10 +34,13 @@ _CLEARLY_DENSE, _CLEARLY_SPARSE = 0.5, 0.99  # bounds of every measured threshol
 _NEAR_TIE = 0.05
 
 
-def settle_features(x: Features) -> Features:
+def settle_features(x: Features, room: int | None = None) -> Features:
     """``x`` in the layout that is faster on this machine; sparse features stay sparse.
 
-    Shape: x (nodes, features).
+    Args:
+        x: (nodes, features).
+        room: Bytes that may be taken for a moment; None: as many as a budget that is in force leaves, or any number.
+            A machine that was never measured is not measured now where that takes more.
     """
     if isinstance(x, SparseFeatures) or x.numel() == 0:
         return x
@@ -46,13 +49,18 @@ def settle_features(x: Features) -> Features:
         return choose_features(x, _CLEARLY_SPARSE).features
 
     def decide() -> str:
-        if _config.current().calibrate and not calibrate.is_calibrated():
+        if _config.current().calibrate and not calibrate.is_calibrated() and _has_room(calibrate.MEMORY, room):
             calibrate.calibrate()
         margin = _NEAR_TIE if calibrate.is_calibrated() else 0.0
         return "sparse" if share >= min(calibrate.threshold() + margin, _CLEARLY_SPARSE) else "dense"
 
     path = remember(f"features {tuple(x.shape)} {share}", decide, lambda text: text in ("sparse", "dense"))
     return with_path(x, path)
+
+
+def _has_room(count: int, room: int | None) -> bool:
+    """Whether ``count`` bytes may be taken within ``room`` and within the budget in force."""
+    return all(bound is None or count <= bound for bound in (room, _budget.room()))
 
 
 def with_path(x: Features, path: str) -> Features:

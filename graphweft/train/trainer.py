@@ -45,7 +45,7 @@ from graphweft.train.full_batch import SPLITS
 from graphweft.train.graph_task import for_rows
 from graphweft.train.history import History
 from graphweft.train.interrupt import Interrupted, StopRequest
-from graphweft.train.model_input import as_read, check_parts, costs_of, trains
+from graphweft.train.model_input import as_read, costs_of, trains
 from graphweft.train.needs import budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.option_table import check_given
@@ -214,7 +214,7 @@ class Trainer(TrainerFacts):
         refuse(others, _OPTIONS)
         task, mode, ds, batch_size = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
         self.task, self.mode, self._asked, self.model = check_task(task, mode), check_mode(mode), mode, model
-        self.ds, config = as_read(check_parts(model, ds, self.task), model), with_inputs(config, ds, out or ranks)
+        self.ds, config = as_read(model, ds, self.task, memory), with_inputs(config, ds, out or ranks)
         self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight, ds)
         told = (remember, device, precision, order, trace, edge_data, weight_decay, weight_decay_on, stop_on)
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, *told)

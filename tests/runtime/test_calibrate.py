@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from graphweft._config import config
+from graphweft._memory import POOL
 from graphweft.cost import CostModel
 from graphweft.runtime import calibrate
 from graphweft.runtime.features import DEFAULT_THRESHOLD
@@ -29,7 +30,11 @@ def test_defaults_before_any_measurement(cache: Path) -> None:
 
 def test_measurement_is_remembered_by_later_processes(cache: Path) -> None:
     with config(cache_dir=str(cache)):
+        POOL.trim()
+        held, before = POOL.begin_peak(), POOL.stats().mapped
         found = calibrate.calibrate()
+        assert POOL.stats().peak_lent - held <= calibrate.MEMORY  # and torch's own graphs of a few hundred kilobytes
+        assert POOL.stats().mapped <= before
         assert 0.5 <= found.threshold <= 0.99
         calibrate._measured.clear()  # as a new process would start
         assert calibrate.threshold() == found.threshold
