@@ -163,7 +163,7 @@ def _in_memory(
     order: tuple[str, int | None] = ("auto", None),
 ) -> Plan:
     """The plan that a trainer of the same arguments follows; ``order`` of the nodes, and the epochs to come."""
-    ds, ranks = as_read(check_parts(model, ds, "nodes"), model), Ranks()
+    ds, ranks = as_read(check_parts(model, ds, "nodes"), model, memory is not None), Ranks()
     chosen = Chosen(None, None, 0.0, None, 0, None, None, None, None, None, (), ())
     loop = Loop(chosen, ds, "nodes", "accuracy", None)
     optimizer = make_optimizer(model, "adam", USUAL_RATE, 0.0, "all")
