@@ -31,7 +31,7 @@ def _tokens(text: str) -> list[str]:
 def test_the_files_are_those_that_are_written(bindings: ModuleType) -> None:
     made = {
         ROOT / "graphweft/_abi.py": bindings.python_text(),
-        ROOT / "tests/cpp/entry_points.h": bindings.header_text(),
+        ROOT / "csrc/include/graphweft/entry_points.h": bindings.header_text(),
         ROOT / "csrc/include/graphweft/abi_hash.h": bindings.hash_text(),
     }
     for path, text in made.items():
