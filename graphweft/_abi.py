@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "8ee202404495d304"
+HASH = "3913ca6a2f8ab38e"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -286,6 +286,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_draw_items": (_I64, _P, _I64, _P, _U64, _U64, _U64, _P),
     "gw_running_sums": (_Adjacency, _P, _P),
     "gw_random_walk": (_Adjacency, _I64, _P, _P, _I64, _P, _F64, _F64, _F64, _U64, _U64, _U64, _P),
+    "gw_deal_edges": (_P, _P, _I64, _P, _I32, _P, _I32, _I64, _P, _P),
+    "gw_compress_pairs": (_P, _I64, _I64, _I64, _I32, _I32, _P, _P),
     "gw_dense_count_nonzero": (_I32, _I64, _I64, _I64, _P, _P),
     "gw_csr_from_dense": (_I32, _I64, _I64, _I64, _P, _P, _I32, _P, _P),
     "gw_csr_to_dense": (_Adjacency, _I32, _P, _I64, _P),
@@ -329,6 +331,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_pages_unmap": (_P, _I64),
     "gw_multilevel_cluster": (_Adjacency, _I64, _P, _P, _P, _P, _P, _P, _P),
     "gw_multilevel_contract": (_Adjacency, _I64, _P, _P, _I64, _F64, _P, _P, _P),
+    "gw_multilevel_merge": (_P, _P, _P, _P, _P, _P, _I64, _F64, _P, _P, _P),
     "gw_multilevel_place": (_Adjacency, _I64, _P, _P, _P, _P, _I64, _I64, _P, _P, _P, _P, _P, _P, _P),
     "gw_negative_pairs": (_Adjacency, _P, _I32, _I64, _P, _I64, _U64, _U64, _U64, _P, _P),
     "gw_negative_tails": (_Adjacency, _P, _I32, _I64, _P, _I64, _U64, _U64, _U64, _P, _P),
@@ -340,6 +343,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_partition_stream": (_Adjacency, _I64, _I64, _P, _F64, _I32, _P, _P),
     "gw_partition_measure": (_Adjacency, _I64, _P, _P, _P),
     "gw_replay": (_Cell, _I64, _P, _Call, _I64, _P),
+    "gw_read_rows_f32": (_P, _P, _I64, _P, _P, _P, _P, _P, _P, _P, _P, _P, _I32, _P, _I64, _I64, _I64, _P),
     "gw_rows_apply_f32": (_I64, _I64, _P, _I64, _Epilogue, _P, _I64, _P, _I64),
     "gw_rows_apply_half_f32": (_I64, _I64, _P, _I64, _Epilogue, _P, _I64, _P, _I64),
     "gw_col_sum_f32": (_I64, _I64, _P, _I64, _P),

@@ -1,4 +1,4 @@
 // A mark of all entry points and structures. Written by csrc/bindings.py.
 #pragma once
 
-#define GW_ABI_HASH "8ee202404495d304"
+#define GW_ABI_HASH "3913ca6a2f8ab38e"

@@ -59,6 +59,10 @@ GW_API int gw_running_sums(const gw_adjacency* a, const float* weights, double* 
 GW_API int gw_random_walk(const gw_adjacency* a, int64_t count, const int64_t* starts, const int64_t* items,
                           int64_t length, const double* running, double p, double q, double restart, uint64_t seed,
                           uint64_t epoch, uint64_t stage, int64_t* out);
+GW_API int gw_deal_edges(const int64_t* src, const int64_t* dst, int64_t n, const void* part, int32_t part_bytes,
+                         const void* new_id, int32_t wide, int64_t parts, int64_t* cuts, void* pairs);
+GW_API int gw_compress_pairs(const void* pairs, int64_t n, int64_t first, int64_t rows, int32_t wide, int32_t once,
+                             int64_t* indptr, void* sources);
 GW_API int gw_dense_count_nonzero(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,
                                   int64_t* counts);
 GW_API int gw_csr_from_dense(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,
@@ -142,6 +146,9 @@ GW_API int gw_multilevel_cluster(const gw_adjacency* a, int64_t first, const int
 GW_API int gw_multilevel_contract(const gw_adjacency* a, int64_t first, const int32_t* edge_weight,
                                   const int32_t* cluster, int64_t clusters, double kept, int64_t* indptr,
                                   int32_t* indices, int32_t* weights);
+GW_API int gw_multilevel_merge(const int64_t* a_indptr, const int32_t* a_indices, const int32_t* a_weights,
+                               const int64_t* b_indptr, const int32_t* b_indices, const int32_t* b_weights,
+                               int64_t clusters, double kept, int64_t* indptr, int32_t* indices, int32_t* weights);
 GW_API int gw_multilevel_place(const gw_adjacency* a, int64_t first, const int32_t* edge_weight,
                                const int32_t* node_weight, const int32_t* labels, const int64_t* order, int64_t k,
                                int64_t num_labels, const double* target, const int32_t* counted, const double* limits,
@@ -165,6 +172,11 @@ GW_API int gw_partition_stream(const gw_adjacency* a, int64_t k, int64_t num_lab
 GW_API int gw_partition_measure(const gw_adjacency* a, int64_t k, const int32_t* part, int64_t* cut, int64_t* halo);
 GW_API int gw_replay(const gw_cell* cells, int64_t num_cells, const uint64_t* values, const gw_call* calls,
                      int64_t num_calls, int64_t* done);
+GW_API int gw_read_rows_f32(const int32_t* handles, int32_t* direct, int64_t count, const int32_t* file,
+                            const int64_t* begin, const int64_t* room, const int64_t* least, const int64_t* skip,
+                            const int64_t* width, const int64_t* rows, const int64_t* row, const int64_t* place,
+                            int32_t type, float* table, int64_t columns, int64_t threads, int64_t buffer_bytes,
+                            int64_t* told);
 GW_API int gw_rows_apply_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const gw_epilogue_f32* epilogue,
                              float* y, int64_t ldy, const int64_t* rows, int64_t table_rows);
 GW_API int gw_rows_apply_half_f32(int64_t n, int64_t f, const uint16_t* x, int64_t ldx, const gw_epilogue_f32* epilogue,
@@ -333,6 +345,7 @@ GW_API int gw_typed_rows(const gw_adjacency* block, int64_t num_src, const int64
   X(gw_batch_norm_f32)          \
   X(gw_batch_norm_grad_f32)     \
   X(gw_col_sum_f32)             \
+  X(gw_compress_pairs)          \
   X(gw_coo_to_csr)              \
   X(gw_cpu_level)               \
   X(gw_cross_entropy_f32)       \
@@ -357,6 +370,7 @@ GW_API int gw_typed_rows(const gw_adjacency* block, int64_t num_src, const int64
   X(gw_csr_to_dense)            \
   X(gw_csr_transpose)           \
   X(gw_csr_unite)               \
+  X(gw_deal_edges)              \
   X(gw_dense_count_nonzero)     \
   X(gw_dense_normalize_rows)    \
   X(gw_dot_f32)                 \
@@ -412,6 +426,7 @@ GW_API int gw_typed_rows(const gw_adjacency* block, int64_t num_src, const int64
   X(gw_max_threads)             \
   X(gw_multilevel_cluster)      \
   X(gw_multilevel_contract)     \
+  X(gw_multilevel_merge)        \
   X(gw_multilevel_place)        \
   X(gw_negative_mask)           \
   X(gw_negative_pairs)          \
@@ -430,6 +445,7 @@ GW_API int gw_typed_rows(const gw_adjacency* block, int64_t num_src, const int64
   X(gw_permutation)             \
   X(gw_power_f32)               \
   X(gw_random_walk)             \
+  X(gw_read_rows_f32)           \
   X(gw_replay)                  \
   X(gw_require_finite)          \
   X(gw_row_sample)              \

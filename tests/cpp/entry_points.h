@@ -1,0 +1,314 @@
+// The core's entry points as the tests call them; csrc/core/*.cpp document them.
+// Written by csrc/bindings.py from these sources.
+#pragma once
+
+#include <cstdint>
+
+#include "graphweft/abi.h"
+#include "graphweft/adjacency.h"
+#include "graphweft/attention.h"
+#include "graphweft/batch_norm.h"
+#include "graphweft/nest.h"
+#include "graphweft/optim.h"
+#include "graphweft/typed_rows.h"
+
+extern "C" {
+int gw_cpu_level(void);
+int gw_max_threads(void);
+int gw_leaky_relu_f32(int64_t n, double alpha, const float* x, float* y);
+int gw_leaky_relu_grad_f32(int64_t n, double alpha, const float* x, const float* dy, float* dx);
+int gw_elu_f32(int64_t n, double alpha, const float* x, float* y);
+int gw_elu_grad_f32(int64_t n, double alpha, const float* y, const float* dy, float* dx);
+int gw_head_dots_f32(int64_t n, int64_t heads, int64_t channels, const float* x, const float* a, float* out);
+int gw_head_products_f32(int64_t n, int64_t heads, int64_t channels, const float* s, const float* a, const float* x,
+                         float* y);
+int gw_head_sums_f32(int64_t n, int64_t heads, int64_t channels, const float* s, const float* x, float* out);
+int gw_attend_f32(const gw_adjacency* adj, const gw_attention_f32* operands, float* out, float* stats);
+int gw_attend_grad_f32(const gw_adjacency* adj, const gw_adjacency* transposed, const gw_attention_f32* operands,
+                       const float* stats, const float* out, const float* dout, const gw_attention_grad_f32* grad,
+                       float* room);
+int gw_batch_norm_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const float* weight, const float* bias,
+                      double eps, int32_t relu, float* stats, float* y, int64_t ldy);
+int gw_normalise_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const float* mean, const float* variance,
+                     const float* weight, const float* bias, double eps, int32_t relu, float* y, int64_t ldy);
+int gw_batch_norm_grad_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const float* dy, int64_t lddy,
+                           const float* weight, const float* stats, double eps, float* dx, int64_t lddx, float* dweight,
+                           float* dbias);
+int gw_track_moments_f32(int64_t f, int64_t rows, const float* stats, double momentum, float* mean, float* variance);
+int gw_track_norms_f32(const gw_tracked_norm_f32* table, int64_t norms, int64_t rows);
+int gw_ids_summary(int32_t wide, int64_t n, const void* ids, int64_t* low, int64_t* high, int32_t* ascending);
+int gw_ids_require(int32_t wide, int64_t n, const void* ids, int64_t bound, const char* what);
+int gw_coo_to_csr(int32_t wide_in, int64_t num_edges, const void* rows, const void* cols, int64_t num_rows,
+                  int64_t num_cols, int32_t wide_out, int64_t* indptr, void* indices, void* edge_ids);
+int gw_csr_transpose(const gw_adjacency* a, int32_t payload_bytes, const void* payload_in, int64_t* indptr,
+                     void* indices, void* payload);
+int gw_csr_check(const gw_adjacency* a);
+int gw_row_sample_sizes(const gw_adjacency* a, const float* weights, int64_t k, int32_t replace, int64_t* indptr);
+int gw_row_sample(const gw_adjacency* a, const float* weights, int64_t k, int32_t replace, const int64_t* nodes,
+                  uint64_t seed, uint64_t epoch, uint64_t stage, uint32_t hop, const int64_t* indptr,
+                  int64_t* positions, float* factors);
+int gw_draw_nodes(int64_t n, const int64_t* ids, const double* weights, int64_t k, int32_t replace, uint64_t seed,
+                  uint64_t epoch, uint64_t stage, uint32_t hop, int64_t* places, double* factors, int64_t* count);
+int gw_draw_items(int64_t count, const int64_t* items, int64_t n, const double* running, uint64_t seed, uint64_t epoch,
+                  uint64_t stage, int64_t* out);
+int gw_running_sums(const gw_adjacency* a, const float* weights, double* out);
+int gw_random_walk(const gw_adjacency* a, int64_t count, const int64_t* starts, const int64_t* items, int64_t length,
+                   const double* running, double p, double q, double restart, uint64_t seed, uint64_t epoch,
+                   uint64_t stage, int64_t* out);
+int gw_deal_edges(const int64_t* src, const int64_t* dst, int64_t n, const void* part, int32_t part_bytes,
+                  const void* new_id, int32_t wide, int64_t parts, int64_t* cuts, void* pairs);
+int gw_compress_pairs(const void* pairs, int64_t n, int64_t first, int64_t rows, int32_t wide, int32_t once,
+                      int64_t* indptr, void* sources);
+int gw_dense_count_nonzero(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,
+                           int64_t* counts);
+int gw_csr_from_dense(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,
+                      const int64_t* indptr, int32_t wide, void* indices, void* values);
+int gw_csr_to_dense(const gw_adjacency* a, int32_t wide_values, const void* values, int64_t ld, void* out);
+int gw_require_finite(int32_t wide_values, int64_t n, const void* values);
+int gw_csr_merge_equal(const gw_adjacency* a, int32_t wide_values, const void* values, int64_t* indptr, void* indices,
+                       void* out);
+int gw_csr_normalize_rows(const gw_adjacency* a, int32_t wide_values, const void* values, void* out);
+int gw_dense_normalize_rows(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x, void* out);
+int gw_fingerprint(const void* memory, int64_t bytes, uint64_t* out);
+int gw_gemm_nn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* w, int64_t ldw,
+                   int32_t w_transposed, const gw_epilogue_f32* epilogue, float* y, int64_t ldy, const int64_t* rows,
+                   int64_t table_rows);
+int gw_gemm_terms_f32(int64_t n, int64_t m, const gw_term_f32* terms, int64_t num_terms,
+                      const gw_epilogue_f32* epilogue, float* y, int64_t ldy);
+int gw_gemm_tn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* g, int64_t ldg,
+                   const float* row_scale, float* dw, int64_t lddw, float* col_sum, const int64_t* rows,
+                   int64_t table_rows);
+int gw_gemm_tn_half_f32(int64_t n, int64_t k, int64_t m, const uint16_t* x, int64_t ldx, const float* g, int64_t ldg,
+                        float* dw, int64_t lddw, float* col_sum, const int64_t* rows, int64_t table_rows);
+int gw_gemm_tn_terms_f32(int64_t m, const gw_left_f32* lefts, int64_t num_lefts, const gw_adjacency* edges,
+                         const float* x, int64_t ldx, const gw_epilogue_f32* epilogue);
+int gw_half_unit(int32_t most, int32_t* used);
+int gw_gemm_nn_f32_bf16(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* w, int64_t ldw,
+                        int32_t w_transposed, const gw_epilogue_f32* epilogue, float* y, int64_t ldy,
+                        const int64_t* rows, int64_t table_rows);
+int gw_gemm_terms_f32_bf16(int64_t n, int64_t m, const gw_term_f32* terms, int64_t num_terms,
+                           const gw_epilogue_f32* epilogue, float* y, int64_t ldy);
+int gw_gemm_tn_f32_bf16(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* g, int64_t ldg,
+                        const float* row_scale, float* dw, int64_t lddw, float* col_sum, const int64_t* rows,
+                        int64_t table_rows);
+int gw_gemm_tn_half_f32_bf16(int64_t n, int64_t k, int64_t m, const uint16_t* x, int64_t ldx, const float* g,
+                             int64_t ldg, float* dw, int64_t lddw, float* col_sum, const int64_t* rows,
+                             int64_t table_rows);
+int gw_gemm_tn_terms_f32_bf16(int64_t m, const gw_left_f32* lefts, int64_t num_lefts, const gw_adjacency* edges,
+                              const float* x, int64_t ldx, const gw_epilogue_f32* epilogue);
+int gw_generate_permutation(int64_t n, uint64_t seed, uint64_t stream, int32_t* out);
+int gw_generate_weights(int64_t n, uint64_t seed, uint64_t stream, double low, double high, double exponent,
+                        uint32_t* out);
+int gw_generate_split(int64_t n, const uint32_t* weights, int64_t total, int64_t cap, int64_t* ptr);
+int gw_generate_alias(int64_t n, int64_t num_blocks, const int64_t* block_ptr, const uint32_t* weights,
+                      void* slot_cells, void* block_cells);
+int gw_generate_links(int64_t n, int64_t num_blocks, const int64_t* block_ptr, const void* slot_cells,
+                      const void* block_cells, uint64_t seed, double inside_share, const int64_t* own_ptr,
+                      int32_t* own);
+int gw_generate_compress(int64_t n, const int64_t* own_ptr, const int32_t* own, const int32_t* members, int64_t back,
+                         int64_t* cursor, int64_t* indptr, int32_t* indices);
+int gw_generate_labels(int64_t n, int64_t num_blocks, const int64_t* block_ptr, const int32_t* class_of_block,
+                       int64_t num_classes, uint64_t seed, double noise, const int32_t* members, int32_t* topic,
+                       int64_t* label);
+int gw_generate_values_f32(int64_t rows, int64_t width, const int32_t* topic, uint64_t seed, uint64_t stream,
+                           const float* centers, const float* quantiles, float* out);
+int gw_generate_bits_f32(int64_t rows, int64_t width, const int32_t* topic, uint64_t seed, uint64_t stream,
+                         const int32_t* chances, float* out);
+int gw_generate_words(int64_t rows, int64_t width, const int32_t* topic, int64_t num_topics, uint64_t seed,
+                      double focus, const uint32_t* popularity, const int64_t* indptr, int32_t* indices);
+int gw_run_nest(const gw_adjacency* adj, const gw_nest* nest, const void* const* in, void* const* out);
+int gw_run_rows(gw_row_kernel rows, int64_t count, const float* const* in, float* out);
+int gw_cross_entropy_f32(int64_t n, int64_t c, const float* logits, int64_t ld, const int64_t* rows, int64_t num_rows,
+                         const int64_t* labels, double scale, float* grad, int64_t ld_grad, double* loss_sum,
+                         int64_t* correct);
+int gw_entry_loss_f32(int32_t squared, int64_t n, int64_t c, const float* values, int64_t ld, const int64_t* rows,
+                      int64_t num_rows, const float* labels, int64_t ld_labels, double scale, float* grad,
+                      int64_t ld_grad, double* loss_sum, int64_t* counts);
+int gw_argmax_rows_f32(int64_t n, int64_t c, const float* x, int64_t ld, int64_t* out);
+int gw_edge_margins_f32(const gw_adjacency* adj, const float* scores, int64_t heads, float* out);
+int gw_edge_margins_f64(const gw_adjacency* adj, const double* scores, int64_t heads, double* out);
+int gw_edge_margins_grad_f32(const gw_adjacency* adj, const float* scores, const float* dout, int64_t heads,
+                             int32_t closed, float* grad);
+int gw_edge_margins_grad_f64(const gw_adjacency* adj, const double* scores, const double* dout, int64_t heads,
+                             int32_t closed, double* grad);
+int gw_pages_map(int64_t bytes, void** out);
+int gw_heap_trim(void);
+int gw_pages_unmap(void* pages, int64_t bytes);
+int gw_multilevel_cluster(const gw_adjacency* a, int64_t first, const int32_t* edge_weight, const int32_t* node_weight,
+                          const int32_t* labels, const int64_t* most, int32_t* cluster, int64_t* heavy, int64_t* moved);
+int gw_multilevel_contract(const gw_adjacency* a, int64_t first, const int32_t* edge_weight, const int32_t* cluster,
+                           int64_t clusters, double kept, int64_t* indptr, int32_t* indices, int32_t* weights);
+int gw_multilevel_merge(const int64_t* a_indptr, const int32_t* a_indices, const int32_t* a_weights,
+                        const int64_t* b_indptr, const int32_t* b_indices, const int32_t* b_weights, int64_t clusters,
+                        double kept, int64_t* indptr, int32_t* indices, int32_t* weights);
+int gw_multilevel_place(const gw_adjacency* a, int64_t first, const int32_t* edge_weight, const int32_t* node_weight,
+                        const int32_t* labels, const int64_t* order, int64_t k, int64_t num_labels,
+                        const double* target, const int32_t* counted, const double* limits, int32_t* part,
+                        int64_t* counts, double* spread, int64_t* moved);
+int gw_negative_pairs(const gw_adjacency* a, const int64_t* ranges, int32_t loops, int64_t count, const int64_t* keys,
+                      int64_t per, uint64_t seed, uint64_t epoch, uint64_t stage, int64_t* src, int64_t* dst);
+int gw_negative_tails(const gw_adjacency* a, const int64_t* ranges, int32_t loops, int64_t count, const int64_t* keys,
+                      int64_t per, uint64_t seed, uint64_t epoch, uint64_t stage, const int64_t* src, int64_t* dst);
+int gw_has_edges(const gw_adjacency* a, int64_t count, const int64_t* src, const int64_t* dst, uint8_t* found);
+int gw_negative_mask(const gw_adjacency* a, const int64_t* ranges, int32_t loops, int64_t num_src, const int64_t* src,
+                     int64_t num_dst, const int64_t* dst, uint8_t* mask);
+int gw_sample_compose(int64_t rows, const int64_t* nodes, const int64_t* indptr, const uint32_t* places,
+                      const int64_t* outer_indptr, const uint32_t* outer_places, uint32_t* out, uint8_t* touched);
+int gw_adam_f32(const gw_adam_tensor_f32* table, int64_t count);
+int gw_sgd_f32(const gw_sgd_tensor_f32* table, int64_t count);
+int gw_partition_stream(const gw_adjacency* a, int64_t k, int64_t num_labels, const int32_t* labels, double scale,
+                        int32_t exhaustive, int32_t* part, int64_t* steps);
+int gw_partition_measure(const gw_adjacency* a, int64_t k, const int32_t* part, int64_t* cut, int64_t* halo);
+int gw_read_rows_f32(const int32_t* handles, int32_t* direct, int64_t count, const int32_t* file, const int64_t* begin,
+                     const int64_t* room, const int64_t* least, const int64_t* skip, const int64_t* width,
+                     const int64_t* rows, const int64_t* row, const int64_t* place, int32_t type, float* table,
+                     int64_t columns, int64_t threads, int64_t buffer_bytes, int64_t* told);
+int gw_rows_apply_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const gw_epilogue_f32* epilogue, float* y,
+                      int64_t ldy, const int64_t* rows, int64_t table_rows);
+int gw_rows_apply_half_f32(int64_t n, int64_t f, const uint16_t* x, int64_t ldx, const gw_epilogue_f32* epilogue,
+                           float* y, int64_t ldy, const int64_t* rows, int64_t table_rows);
+int gw_col_sum_f32(int64_t n, int64_t f, const float* x, int64_t ldx, float* out);
+int gw_dot_f32(int64_t count, const float* x, const float* y, float* out);
+int gw_row_sum_f32(int64_t n, int64_t f, const float* x, int64_t ldx, float* out);
+int gw_part_sum_f32(int64_t n, int64_t parts, int64_t f, const float* x, float* y);
+int gw_power_f32(int64_t count, const float* x, double shift, double exponent, float* y);
+int gw_dropout_f32(int64_t n, int64_t f, const float* x, int64_t ldx, double p, uint64_t seed, uint64_t stream,
+                   float* y, int64_t ldy, const int64_t* rows, int64_t table_rows);
+int gw_sampler_new(const gw_adjacency* a, const float* weights, int32_t dense, void** out);
+int gw_sampler_free(void* sampler);
+int gw_sampler_name(void* sampler, const int64_t* names);
+int gw_sampler_exclude(void* sampler, int64_t count, const int64_t* src, const int64_t* dst);
+int gw_sampler_reach(void* sampler, int64_t hops, const int64_t* ends, const int64_t* ids);
+int gw_sample_begin(void* sampler, int64_t count, const int64_t* seeds, int64_t hops, const int64_t* fanouts,
+                    int32_t replace, uint64_t seed, uint64_t epoch, uint64_t stage, int64_t* rows, int64_t* block_edges,
+                    int64_t* totals);
+int gw_sample_finish(void* sampler, int64_t* n_id, int64_t* inner_indptr, int32_t* inner_indices,
+                     uint32_t* inner_offsets, int64_t* const* block_indptr, int32_t* const* block_indices,
+                     uint32_t* const* block_offsets, void* open, int64_t* num_nodes);
+int gw_sample_times(void* sampler, int64_t hops, int64_t* times);
+int gw_steps_first(void* sampler, int64_t count, const int64_t* seeds, int64_t hops, const int64_t* fanouts,
+                   int32_t replace, uint64_t seed, uint64_t epoch, uint64_t stage, int64_t parts, int64_t* sizes);
+int gw_steps_place(void* sampler, int64_t hop, int64_t* indptr, int32_t* indices, uint32_t* offsets, void* open);
+int gw_steps_draw(void* sampler, int64_t hop, int64_t part);
+int gw_steps_number(void* sampler, int64_t hop, int64_t* sizes);
+int gw_steps_ids(void* sampler, int64_t begin, int64_t end, int64_t* out);
+int gw_steps_settle(void* sampler, int64_t hop, int64_t* indptr, int32_t* indices, uint32_t* offsets);
+int gw_steps_inner(void* sampler, int64_t* indptr, int32_t* indices, uint32_t* offsets);
+int gw_sample_edges(const gw_adjacency* a, const int64_t* nodes, int64_t first, int64_t count, const int64_t* indptr,
+                    const int32_t* indices, const uint32_t* offsets, int64_t* src, int64_t* dst, int64_t* ids);
+int gw_permutation(int64_t n, uint64_t seed, uint64_t epoch, int64_t* out);
+int gw_gather_rows(const void* table, int64_t rows, int64_t stride, int64_t bytes, const int64_t* ids, int64_t n,
+                   void* out);
+int gw_thread_width(int32_t threads);
+int gw_sddmm_dot_f32(const gw_adjacency* adj, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t width,
+                     float* out);
+int gw_sddmm_dot_f64(const gw_adjacency* adj, const double* a, int64_t lda, const double* b, int64_t ldb, int64_t width,
+                     double* out);
+int gw_sparse_dropout_f32(const gw_adjacency* adj, const float* values, int64_t features, int32_t turned, double p,
+                          uint64_t seed, uint64_t stream, float* out);
+int gw_order_by_time(const gw_adjacency* a, int64_t relations, const int64_t* bounds, const int64_t* times,
+                     uint32_t* places, int64_t* sorted);
+int gw_segment_sampler_new(const gw_adjacency* a, int64_t relations, const int64_t* bounds, const uint32_t* places,
+                           const int64_t* times, int32_t trees, int32_t dense, void** out);
+int gw_segment_sampler_free(void* sampler);
+int gw_segment_begin(void* sampler, int64_t count, const int64_t* seeds, const int64_t* keys, const int64_t* low,
+                     const int64_t* high, int64_t hops, const int64_t* fanouts, int32_t replace, int32_t recent,
+                     uint64_t seed, uint64_t epoch, uint64_t stage, int64_t left_out, const int64_t* left_tree,
+                     const int64_t* left_relation, const int64_t* left_src, const int64_t* left_dst, int64_t* rows,
+                     int64_t* edges, int64_t* totals);
+int gw_segment_finish(void* sampler, int64_t* n_id, int64_t* tree, int64_t* indptr, int32_t* indices, uint32_t* offsets,
+                      int64_t* const* block_indptr, int32_t* const* block_indices, uint32_t* const* block_offsets);
+int gw_parts_offsets(int64_t n, const int64_t* ids, const int64_t* ptr, const int64_t* edge_ptr, int64_t* out_ptr,
+                     int64_t* out_edge_ptr);
+int gw_parts_places(int64_t n, const int64_t* ids, const int64_t* ptr, const int64_t* out_ptr, int64_t* places,
+                    int64_t* owners);
+int gw_parts_take(const gw_adjacency* a, int64_t n, const int64_t* ids, const int64_t* ptr, const int64_t* out_ptr,
+                  const int64_t* out_entries, int64_t* indptr, void* indices, void* edge_ids);
+int gw_spmm_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, const float* weight,
+                const float* src_scale, double self_coef, const float* self_factor, int32_t mean,
+                const gw_epilogue_f32* stages, int32_t prefetch, float* panel, int32_t plain, float* y, int64_t ldy);
+int gw_spmm_f64(const gw_adjacency* adj, const double* x, int64_t ldx, int64_t width, const double* weight,
+                const double* src_scale, double self_coef, int32_t mean, int32_t prefetch, double* panel, double* y,
+                int64_t ldy);
+int gw_spmm_bf16(const gw_adjacency* adj, const uint16_t* x, int64_t ldx, int64_t width, const float* weight,
+                 const float* src_scale, double self_coef, const float* self_factor, int32_t mean,
+                 const gw_epilogue_f32* stages, int32_t prefetch, uint16_t* panel, int32_t plain, int32_t wide, void* y,
+                 int64_t ldy);
+int gw_spmm_f32_bf16(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, const float* weight,
+                     const float* src_scale, double self_coef, const float* self_factor, int32_t mean,
+                     const gw_epilogue_f32* stages, int32_t prefetch, uint16_t* panel, float* y, int64_t ldy);
+int gw_spmm_max_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, int32_t minimum, float* y,
+                    int64_t ldy, void* arg, int64_t ldarg);
+int gw_spmm_max_f64(const gw_adjacency* adj, const double* x, int64_t ldx, int64_t width, int32_t minimum, double* y,
+                    int64_t ldy, void* arg, int64_t ldarg);
+int gw_spmm_max_bf16(const gw_adjacency* adj, const uint16_t* x, int64_t ldx, int64_t width, int32_t minimum,
+                     uint16_t* y, int64_t ldy, void* arg, int64_t ldarg);
+int gw_spmm_max_grad_f32(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const float* dy, int64_t lddy,
+                         int64_t width, float* dx, int64_t lddx);
+int gw_spmm_max_grad_f64(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const double* dy, int64_t lddy,
+                         int64_t width, double* dx, int64_t lddx);
+int gw_spmm_max_grad_bf16(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const uint16_t* dy,
+                          int64_t lddy, int64_t width, uint16_t* dx, int64_t lddx);
+int gw_csr_has_loops(const gw_adjacency* a, int32_t* out);
+int gw_csr_is_symmetric(const gw_adjacency* a, int32_t* out);
+int gw_csr_columns_ascend(const gw_adjacency* a, int32_t strict, int32_t* out);
+int gw_csr_ids_ascend(const gw_adjacency* a, int32_t* out);
+int gw_csr_count_columns(const gw_adjacency* a, int64_t* counts);
+int gw_csr_row_degrees(const gw_adjacency* a, int32_t inverse, float* out);
+int gw_csr_to_coo(const gw_adjacency* a, int64_t* rows, int64_t* cols);
+int gw_csr_take_rows(const gw_adjacency* a, int64_t n, const int64_t* rows, const int64_t* indptr,
+                     int32_t payload_bytes, const void* payload_in, void* indices, void* payload);
+int gw_csr_renumber(const gw_adjacency* a, int64_t n, const int64_t* rows, const void* place, const int64_t* indptr,
+                    void* indices, void* edge_ids);
+int gw_csr_thin(const gw_adjacency* a, int64_t most, const int64_t* indptr, void* indices);
+int gw_csr_clear_loops(const gw_adjacency* a, uint8_t* member);
+int gw_csr_filter(const gw_adjacency* a, const uint8_t* member, int64_t* indptr, void* indices, void* edge_ids);
+int gw_csr_unite(const gw_adjacency* a, const gw_adjacency* b, int64_t* indptr, void* indices);
+int gw_csr_clear_common(const gw_adjacency* a, const gw_adjacency* b, uint8_t* member);
+int gw_csr_concat(const gw_adjacency* a, const gw_adjacency* b, const int64_t* indptr, void* indices, void* edge_ids);
+int gw_subset_new(const gw_adjacency* a, int32_t dense, void** out);
+int gw_subset_free(void* subset);
+int gw_subset_distinct(void* subset, int64_t count, const int64_t* ids, int64_t* out, int64_t* places, int64_t* made);
+int gw_subset_slice(void* subset, int64_t num_rows, const int64_t* rows, int64_t num_columns, const int64_t* columns,
+                    const int64_t* numbers, int64_t* edges);
+int gw_subset_write_slice(const void* subset, int64_t* indptr, int32_t* indices, uint32_t* offsets);
+int gw_subset_candidates(void* subset, int64_t num_rows, const int64_t* rows, const double* factors,
+                         const float* weights, int64_t* count);
+int gw_subset_write_candidates(const void* subset, int64_t* ids, double* sums);
+int gw_ego_new(const gw_adjacency* a, const float* weights, int32_t ascending, int32_t dense, void** out);
+int gw_ego_free(void* ego);
+int gw_ego_draw(void* ego, int64_t count, const int64_t* roots, int64_t hops, const int64_t* fanouts, int32_t replace,
+                uint64_t seed, uint64_t epoch, uint64_t stage, int64_t* sizes);
+int gw_ego_group(void* ego, int64_t count, const int64_t* starts, const int64_t* ids, int64_t* sizes);
+int gw_ego_write(const void* ego, int64_t* nodes, int64_t* owners, int64_t* indptr, int32_t* indices,
+                 uint32_t* offsets);
+int gw_typed_weight_room(const gw_typed_weight* w, int64_t types, int64_t* floats);
+int gw_typed_outer_room(const gw_typed_rows* rows, int64_t heads, int64_t in, int64_t out, int64_t* floats);
+int gw_typed_matmul_f32(const gw_typed_rows* rows, const gw_typed_weight* w, const float* bias, const float* x,
+                        float* room, float* y);
+int gw_typed_row_sums_f32(const gw_typed_rows* rows, int64_t width, const float* x, float* room, float* out);
+int gw_edge_softmax_f32(const gw_adjacency* adj, int64_t heads, const float* x, float* out);
+int gw_edge_softmax_grad_f32(const gw_adjacency* adj, int64_t heads, const float* s, const float* g, float* dx);
+int gw_typed_outer_rows_f32(const gw_typed_rows* rows, int64_t heads, int64_t in, int64_t out, const float* x,
+                            const float* y, float* room, float* result);
+int gw_typed_spmm_f32(const gw_typed_pairs* pairs, int32_t turned, const float* x, const gw_typed_weight* w,
+                      const float* weight, int64_t weight_heads, float* room, float* t, float* y);
+int gw_typed_outer_f32(const gw_typed_pairs* pairs, int64_t heads, int64_t in, int64_t out, const float* src,
+                       const float* dst, const float* weight, int64_t weight_heads, float* room, float* result);
+int gw_typed_dots_f32(const gw_typed_pairs* pairs, const float* src, const float* dst, const gw_typed_weight* w,
+                      int64_t out_heads, float* room, float* out);
+int gw_typed_group(const gw_adjacency* adj, int32_t turned, int64_t types, const int64_t* offsets, int32_t wide,
+                   void* src, void* dst, uint8_t* on_dst, int64_t* pairs, void* other, void* edge);
+int gw_typed_list(int64_t nodes, int64_t types, const int64_t* offsets, int32_t wide, const uint8_t* on_dst,
+                  const int64_t* first_pair, const void* edge, void* src, void* dst, void* node, int64_t* entries,
+                  void* const* sums);
+int gw_typed_degrees(const gw_adjacency* adj, int32_t turned, int64_t types, const int64_t* offsets, int32_t wide,
+                     int32_t bytes, void* ends, void* out);
+int gw_typed_sort(int64_t count, const int64_t* ids, int64_t types, const int64_t* bounds, int64_t* order,
+                  int64_t* place, int64_t* counts);
+int gw_typed_ends(int64_t edges, const int64_t* order, const int64_t* place, const int64_t* from, const int64_t* to,
+                  int32_t wide, void* src, void* dst);
+int gw_typed_rows(const gw_adjacency* block, int64_t num_src, const int64_t* order, const int64_t* place,
+                  const int64_t* edge_order, const int64_t* edge_place, int32_t wide, int64_t* indptr, void* indices,
+                  void* ids);
+}
