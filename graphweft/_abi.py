@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "3913ca6a2f8ab38e"
+HASH = "bd2d2642ea5c658e"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -375,11 +375,13 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_sddmm_dot_f64": (_Adjacency, _P, _I64, _P, _I64, _I64, _P),
     "gw_sparse_dropout_f32": (_Adjacency, _P, _I64, _I32, _F64, _U64, _U64, _P),
     "gw_order_by_time": (_Adjacency, _I64, _P, _P, _P, _P),
-    "gw_segment_sampler_new": (_Adjacency, _I64, _P, _P, _P, _I32, _I32, _P),
+    "gw_relation_runs_count": (_Adjacency, _I64, _P, _P),
+    "gw_relation_runs": (_Adjacency, _I64, _P, _P, _P),
+    "gw_segment_sampler_new": (_Adjacency, _I64, _P, _P, _P, _P, _P, _I32, _I32, _P),
     "gw_segment_sampler_free": (_P,),
     "gw_segment_begin": (_P, _I64, _P, _P, _P, _P, _I64, _P, _I32, _I32, _U64, _U64, _U64, _I64, _P, _P, _P, _P, _P, _P,
         _P),
-    "gw_segment_finish": (_P, _P, _P, _P, _P, _P, _P, _P, _P),
+    "gw_segment_finish": (_P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P),
     "gw_parts_offsets": (_I64, _P, _P, _P, _P, _P),
     "gw_parts_places": (_I64, _P, _P, _P, _P, _P),
     "gw_parts_rows": (_I64, _P, _P, _P, _P, _I64, _P),
@@ -437,5 +439,6 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_typed_sort": (_I64, _P, _I64, _P, _P, _P, _P),
     "gw_typed_ends": (_I64, _P, _P, _P, _P, _I32, _P, _P),
     "gw_typed_rows": (_Adjacency, _I64, _P, _P, _P, _P, _I32, _P, _P, _P),
+    "gw_typed_run_rows": (_Adjacency, _P, _P, _P, _I64, _I64, _P, _P, _I32, _P, _P, _P, _P, _P),
 }
 # fmt: on

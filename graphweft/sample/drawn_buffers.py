@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from graphweft._memory import empty
-from graphweft.graph.block import DrawnEdges
+from graphweft.graph.block import DrawnEdges, Runs
 from graphweft.graph.graph import Graph
 
 
@@ -34,6 +34,8 @@ class DrawnBuffers:
         part.indices, part.offsets = self.indices[:edges], self.offsets[:edges]
         return part
 
-    def edges(self, graph: Graph, n_id: torch.Tensor, first: int = 0) -> DrawnEdges:
+    def edges(self, graph: Graph, n_id: torch.Tensor, first: int = 0, runs: Runs | None = None) -> DrawnEdges:
         """As edges of ``graph``."""
-        return DrawnEdges(graph, n_id, self.indptr, self.indices, self.offsets, first)
+        made = DrawnEdges(graph, n_id, self.indptr, self.indices, self.offsets, first)
+        made.runs = runs
+        return made
