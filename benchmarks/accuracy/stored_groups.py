@@ -50,9 +50,9 @@ class Recipe(NamedTuple):
 RECIPES = {
     "facebook": Recipe(40, 5, 512),
     "blogcatalog": Recipe(60, 6, 256),
-    "arxiv": Recipe(15, 3, 1000, 0.2),
-    "products": Recipe(18, 3, 250),
-    "products-mixed": Recipe(18, 3, 250),
+    "arxiv": Recipe(9, 2, 1000, 0.2),
+    "products": Recipe(12, 2, 250),
+    "products-mixed": Recipe(12, 2, 250),
 }
 
 
