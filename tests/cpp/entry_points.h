@@ -208,8 +208,11 @@ int gw_sparse_dropout_f32(const gw_adjacency* adj, const float* values, int64_t 
                           uint64_t seed, uint64_t stream, float* out);
 int gw_order_by_time(const gw_adjacency* a, int64_t relations, const int64_t* bounds, const int64_t* times,
                      uint32_t* places, int64_t* sorted);
+int gw_relation_runs_count(const gw_adjacency* a, int64_t relations, const int64_t* bounds, int64_t* begin);
+int gw_relation_runs(const gw_adjacency* a, int64_t relations, const int64_t* bounds, const int64_t* begin, void* runs);
 int gw_segment_sampler_new(const gw_adjacency* a, int64_t relations, const int64_t* bounds, const uint32_t* places,
-                           const int64_t* times, int32_t trees, int32_t dense, void** out);
+                           const int64_t* times, const int64_t* run_begin, const void* runs, int32_t trees,
+                           int32_t dense, void** out);
 int gw_segment_sampler_free(void* sampler);
 int gw_segment_begin(void* sampler, int64_t count, const int64_t* seeds, const int64_t* keys, const int64_t* low,
                      const int64_t* high, int64_t hops, const int64_t* fanouts, int32_t replace, int32_t recent,
@@ -217,7 +220,8 @@ int gw_segment_begin(void* sampler, int64_t count, const int64_t* seeds, const i
                      const int64_t* left_relation, const int64_t* left_src, const int64_t* left_dst, int64_t* rows,
                      int64_t* edges, int64_t* totals);
 int gw_segment_finish(void* sampler, int64_t* n_id, int64_t* tree, int64_t* indptr, int32_t* indices, uint32_t* offsets,
-                      int64_t* const* block_indptr, int32_t* const* block_indices, uint32_t* const* block_offsets);
+                      int64_t* const* block_indptr, int32_t* const* block_indices, uint32_t* const* block_offsets,
+                      int64_t* run_begin, void* runs);
 int gw_parts_offsets(int64_t n, const int64_t* ids, const int64_t* ptr, const int64_t* edge_ptr, int64_t* out_ptr,
                      int64_t* out_edge_ptr);
 int gw_parts_places(int64_t n, const int64_t* ids, const int64_t* ptr, const int64_t* out_ptr, int64_t* places,
@@ -311,4 +315,7 @@ int gw_typed_ends(int64_t edges, const int64_t* order, const int64_t* place, con
 int gw_typed_rows(const gw_adjacency* block, int64_t num_src, const int64_t* order, const int64_t* place,
                   const int64_t* edge_order, const int64_t* edge_place, int32_t wide, int64_t* indptr, void* indices,
                   void* ids);
+int gw_typed_run_rows(const gw_adjacency* block, const int64_t* run_begin, const void* runs, const int64_t* limits,
+                      int64_t num_src, int64_t relations, const int64_t* order, const int64_t* place, int32_t wide,
+                      int64_t* counts, int64_t* edge_order, int64_t* indptr, void* indices, void* ids);
 }
