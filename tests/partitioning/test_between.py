@@ -1,4 +1,4 @@
-"""The graph between clusters, put together from pieces, against SciPy's products; large graphs in blocks of rows."""
+"""The graph between clusters, put together from pieces, against SciPy's products."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-import graphweft as gw
 from graphweft.graph.adjacency import Adjacency
 from graphweft.partitioning.between import Between
-from graphweft.partitioning.multilevel import InMemory, multilevel
 
 
 def _piece(matrix: sp.csr_matrix, first: int, last: int) -> Adjacency:
@@ -61,29 +59,3 @@ def test_a_sample_has_whole_pairs_of_clusters_with_their_weights() -> None:
     assert (found != found.T).nnz == 0
     rows, columns = found.nonzero()
     assert np.array_equal(np.asarray(found[rows, columns]), np.asarray(whole[rows, columns]))
-
-
-def test_large_graphs_have_the_same_parts_for_any_threads_and_keep_the_limits() -> None:
-    nodes, k = 135_000, 6  # more than 2^17: rows choose in blocks
-    rng = np.random.default_rng(0)
-    mine = rng.integers(0, nodes, 2 * nodes)
-    src = np.concatenate([mine, rng.integers(0, nodes, nodes // 4)])
-    other = np.concatenate([mine // 150 * 150 + rng.integers(0, 150, len(mine)), rng.integers(0, nodes, nodes // 4)])
-    graph = gw.Graph(src, other, num_nodes=nodes).to_bidirected()
-    labels, found = torch.arange(nodes) // 150 % 5, []
-    before = torch.get_num_threads()
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            found.append(multilevel(InMemory(graph.csc), k, labels))
-    finally:
-        torch.set_num_threads(before)
-    assert torch.equal(*found)
-    part = found[0].numpy()
-    sizes = np.bincount(part, minlength=k)
-    assert sizes.max() <= 1.05 * nodes / k
-    share = np.stack([np.bincount(part[labels.numpy() == label], minlength=k) for label in range(5)]) / sizes
-    assert 0.5 * np.abs(share - 0.2).sum(0).max() <= 0.1
-    ends = np.repeat(np.arange(nodes), np.diff(graph.csc.indptr.numpy()))
-    cut = (part[ends] != part[graph.csc.indices.numpy()]).mean()
-    assert cut < 0.25  # 0.83 of random parts; a tenth of the edges lead anywhere
