@@ -1,6 +1,7 @@
 // Y = epilogue(X1 W1 + X2 W2 + ...): one product over the terms' columns side by side, so that no partial result is
-// stored. A block of rows of [X1 X2 ...] is put together in the core's own cache, rows by index and sums over edges
-// among them, and multiplied at once; the rows of tables that the next block needs are fetched meanwhile.
+// stored. Rows by index and sums over edges are put together block by block in the core's own cache and multiplied at
+// once, terms that follow each other as one; the rows of tables that the next block needs are fetched meanwhile. Rows
+// that lie as they are wanted are read there.
 #pragma once
 
 #include <algorithm>
@@ -38,6 +39,9 @@ inline bool streams_output(const gemm_shape& shape) {
   return whole_lines && shape.n * shape.m * int64_t(sizeof(float)) >= streamed_from;
 }
 
+// Whether a term's rows lie as they are wanted.
+inline bool reads_in_place(const gw_term_f32& term) { return !term.edges && !term.rows && !term.half; }
+
 inline stored_rows rows_of(const gw_term_f32& term) { return {term.x, term.ldx, term.half != 0, term.rows}; }
 
 // Rows [row, row + count) of the terms, side by side.
@@ -74,6 +78,7 @@ inline void list_rows(const gw_term_f32* terms, int64_t num_terms, int64_t row, 
   int64_t bytes = 0;
   for (int64_t t = 0; t < num_terms; ++t) {
     const gw_term_f32& term = terms[t];
+    if (reads_in_place(term)) continue;
     const stored_rows table{term.x, term.ldx, term.half != 0};
     const int64_t wide = table.bytes(term.k);
     const int64_t first = term.edges ? term.edges->indptr[row] : row;
@@ -87,6 +92,29 @@ inline void list_rows(const gw_term_f32* terms, int64_t num_terms, int64_t row, 
       found.push_back({table.at(at), wide});
     }
   }
+}
+
+// Terms that are multiplied at once: one whose rows lie as they are wanted, or neighbours that are put together.
+struct term_run {
+  const gw_term_f32* terms;
+  int64_t num_terms;
+  bool in_place;
+  inner_part part;
+  gemm_cut cut;
+};
+
+inline std::vector<term_run> join_terms(int64_t n, const gw_term_f32* terms, int64_t num_terms) {
+  std::vector<term_run> runs;
+  int64_t first = 0;
+  for (const gw_term_f32* term = terms; term != terms + num_terms; first += term++->k) {
+    const bool in_place = reads_in_place(*term);
+    if (in_place || runs.empty() || runs.back().in_place)
+      runs.push_back({term, 0, in_place, {first, 0, runs.empty(), false}, {n, 0}});
+    ++runs.back().num_terms;
+    runs.back().part.k += term->k;
+  }
+  for (term_run& run : runs) run.cut = gemm_cut(n, run.part.k), run.part.ends = &run == &runs.back();
+  return runs;
 }
 
 // How often the tiles of `count` rows look at a queue.
@@ -106,29 +134,42 @@ inline void gemm_terms(int64_t n, int64_t m, const gw_term_f32* terms, int64_t n
   const float_buffer packed = make_buffer(checked_mul(k, width));
   for (int64_t t = 0, first = 0; t < num_terms; first += terms[t++].k)
     gemm_pack_part(panels, k, first, terms[t].k, terms[t].w, terms[t].ldw, terms[t].w_transposed != 0, packed.get());
+  const std::vector<term_run> runs = join_terms(n, terms, num_terms);
   const gemm_cut cut(n, k);
+  const bool whole = runs.size() == 1 && cut.blocks == 1;
+  int64_t joined_k = 0, put_k = 0;  // columns put together at once, and in all
+  for (const term_run& run : runs)
+    if (!run.in_place) joined_k = std::max(joined_k, run.part.k), put_k += run.part.k;
   const bool streams = streams_output(shape);
   float* col_sum = epilogue ? epilogue->col_sum : nullptr;
   column_sums sums(col_sum != nullptr, cut.chunks, m);
   std::vector<fetched_rows> fetched_by(static_cast<size_t>(num_threads()));
   parallel_chunks(cut.chunks, [&](int64_t chunk) {
-    const float_buffer partial = cut.blocks > 1 ? make_buffer(cut.rows * width) : float_buffer();
-    const float_buffer joined = make_buffer(checked_mul(cut.rows, k));
+    const float_buffer partial = whole ? float_buffer() : make_buffer(cut.rows * width);
+    const float_buffer joined = make_buffer(checked_mul(cut.rows, joined_k));
     fetched_rows& fetched = fetched_by[size_t(thread_id())];
     const int64_t end = std::min(n, (chunk + 1) * cut.grain);
     for (int64_t row = chunk * cut.grain; row < end; row += cut.rows) {
       const int64_t count = std::min(cut.rows, end - row), next = row + count;
-      put_terms(terms, num_terms, row, count, fetched.row != row, joined.get(), k);
+      const bool fetches = fetched.row != row;
       fetched.entries.clear();
       // beyond the chunk too: most often the same thread goes on there
 #ifndef GW_PLAIN_ROWS
-      if (next < n) list_rows(terms, num_terms, next, std::min(cut.rows, n - next), fetched.entries);
+      if (put_k > 0 && next < n) list_rows(terms, num_terms, next, std::min(cut.rows, n - next), fetched.entries);
 #endif
-      const int64_t size = int64_t(fetched.entries.size()), steps = count_steps(panels, k, count);
+      const int64_t size = int64_t(fetched.entries.size()), steps = count_steps(panels, put_k, count);
       fetched.row = size > 0 ? next : -1;
       row_queue ahead{fetched.entries.data(), fetched.entries.data() + size, (size + steps - 1) / steps};
-      gemm_block_rows(shape, cut, panels, packed.get(), joined.get(), k, row, count, partial.get(), sums.row(chunk),
-                      size > 0 ? &ahead : nullptr, streams);
+      for (const term_run& run : runs) {
+        const auto* x = static_cast<const float*>(run.terms->x) + row * run.terms->ldx;
+        int64_t ldx = run.terms->ldx;
+        if (!run.in_place) {
+          put_terms(run.terms, run.num_terms, row, count, fetches, joined.get(), ldx = run.part.k);
+          x = joined.get();
+        }
+        gemm_block_rows(shape, run.part, run.cut, panels, packed.get(), x, ldx, row, count, partial.get(),
+                        sums.row(chunk), size > 0 && !run.in_place ? &ahead : nullptr, streams);
+      }
       ahead.fetch(size);
     }
     finish_streams();
