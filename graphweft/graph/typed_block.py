@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from graphweft._memory import empty
-from graphweft._native import declare
+from graphweft._native import declare, pointer
 from graphweft.graph.adjacency import Adjacency
-from graphweft.graph.block import Block
+from graphweft.graph.block import Block, Runs
 from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import index_dtype
@@ -25,6 +25,7 @@ from graphweft.graph.typed import TypedLayout
 _sort = declare("gw_typed_sort")
 _ends = declare("gw_typed_ends")
 _rows = declare("gw_typed_rows")
+_run_rows = declare("gw_typed_run_rows")
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,18 +70,33 @@ class TypedPart:
         """The sources of a block, and its edges."""
         whole, nodes, edges = block.source.layout, block.num_src, block.num_edges
         order, place, node_offsets = _sorted(block.src_ids, whole.node_offsets)
-        edge_order, edge_place, edge_offsets = _sorted(block.e_id, whole.edge_offsets)
-        layout = TypedLayout(whole.node_types, node_offsets, whole.relations, edge_offsets)
         kind = index_dtype(nodes, nodes, edges, with_edge_ids=True)
         made = empty((nodes + 1,), torch.int64), empty((edges,), kind), empty((edges,), kind)
-        given = (t.data_ptr() for t in (order, place, edge_order, edge_place))
-        _rows(block.csc.native, nodes, *given, kind == torch.int64, *(t.data_ptr() for t in made))
+        if block.drawn.runs is not None:
+            edge_order, edge_offsets = _rows_of_runs(block, block.drawn.runs, order, place, made)
+        else:
+            edge_order, edge_place, edge_offsets = _sorted(block.e_id, whole.edge_offsets)
+            given = (t.data_ptr() for t in (order, place, edge_order, edge_place))
+            _rows(block.csc.native, nodes, *given, kind == torch.int64, *(t.data_ptr() for t in made))
+        layout = TypedLayout(whole.node_types, node_offsets, whole.relations, edge_offsets)
         return cls(Graph.typed(Adjacency(*made, nodes), layout).as_drawn(), order, place, edge_order)
 
 
 def typed_block(block: Block) -> TypedPart:
     """A sampled block as a typed graph over its sources, made once; destinations are the nodes ``place[:num_dst]``."""
     return derived(block, TypedPart.of_block)
+
+
+def _rows_of_runs(
+    block: Block, runs: Runs, order: Tensor, place: Tensor, made: tuple[Tensor, Tensor, Tensor]
+) -> tuple[Tensor, tuple[int, ...]]:
+    """Fills offsets, columns and edge ids of a block whose relations are known; order of the edges, and offsets."""
+    relations = len(block.source.layout.relations)
+    edge_order, counts = empty((block.num_edges,), torch.int64), torch.empty(relations, dtype=torch.int64)
+    cut = (runs.begin.data_ptr(), runs.runs.data_ptr(), pointer(runs.limits))
+    sizes = (block.num_src, relations, order.data_ptr(), place.data_ptr(), made[1].dtype == torch.int64)
+    _run_rows(block.csc.native, *cut, *sizes, *(t.data_ptr() for t in (counts, edge_order, *made)))
+    return edge_order, (0, *accumulate(counts.tolist()))
 
 
 def _sorted(ids: Tensor, offsets: tuple[int, ...]) -> tuple[Tensor, Tensor, tuple[int, ...]]:

@@ -5,6 +5,10 @@
 // via size-constrained clustering, SEA 2014). Since a cluster has one label, a graph of clusters is again a graph of
 // weighted nodes with a label each, and all levels go through the same code. A piece is consecutive rows; everything
 // else is O(nodes) or O(parts x labels), so the structure need not be in memory.
+//
+// Rows of a large graph choose in blocks: all rows of a block side by side, by the state at its beginning; then they
+// move one after the other, where the state of that moment still allows it and a move is still no worse. A block is a
+// small share of such a graph, so few rows see neighbours that are about to move. Blocks depend on sizes alone.
 #pragma once
 
 #include <algorithm>
@@ -129,24 +133,50 @@ int32_t nearest_cluster(const weighted_rows<I>& graph, int64_t row, const int64_
   return best;
 }
 
-// Every node of the rows, in turn, joins the cluster of its label that it has most edges with and that has room: up to
+constexpr int64_t block_rows = 1024, block_nodes = int64_t{1} << 17;  // graphs of fewer nodes have blocks of one row
+
+// Calls choose(row) for all rows of a block in parallel, then move(row) one after the other, block after block. How
+// many moved.
+template <class I, class Choose, class Move>
+int64_t in_blocks(const csr_view<I>& rows, Choose&& choose, Move&& move) {
+  const int64_t block = rows.num_cols < block_nodes ? 1 : block_rows;
+  int64_t moved = 0;
+  for (int64_t begin = 0; begin < rows.num_rows; begin += block) {
+    const int64_t count = std::min(block, rows.num_rows - begin);
+    if (count == 1) {
+      choose(begin, int64_t{0});
+    } else {
+      parallel_ranges(count, 32, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) choose(begin + i, i);
+      });
+    }
+    for (int64_t i = 0; i < count; ++i) moved += move(begin + i, i);
+  }
+  return moved;
+}
+
+// Every node of the rows joins the cluster of its label that it has most edges with and that has room: up to
 // most[label]. cluster [nodes] names a node; heavy [nodes] has the weight of each cluster. How many nodes moved.
 template <class I>
 int64_t join_clusters(const weighted_rows<I>& graph, const int64_t* most, int32_t* cluster, int64_t* heavy) {
   const csr_view<I>& rows = graph.rows;
-  hashed_sums near;
-  int64_t moved = 0;
-  for (int64_t row = 0; row < rows.num_rows; ++row) {
-    near.reserve(rows.indptr[row + 1] - rows.indptr[row]);
-    const int32_t best = nearest_cluster(graph, row, most, cluster, heavy, near);
+  std::vector<hashed_sums> near(static_cast<size_t>(num_threads()));
+  std::vector<int32_t> wanted(static_cast<size_t>(block_rows));
+  const auto choose = [&](int64_t row, int64_t i) {
+    hashed_sums& sums = near[size_t(thread_id())];
+    sums.reserve(rows.indptr[row + 1] - rows.indptr[row]);
+    wanted[size_t(i)] = nearest_cluster(graph, row, most, cluster, heavy, sums);
+  };
+  const auto move = [&](int64_t row, int64_t i) {
     const int64_t v = graph.first + row, weight = graph.weight(v);
-    const int32_t own = cluster[v];
-    if (best == own) continue;
+    const int32_t own = cluster[v], best = wanted[size_t(i)];
+    // two nodes that wanted each other's clusters would change places: the second finds that the first has left
+    if (best == own || heavy[best] == 0 || heavy[best] + weight > most[graph.label(v)]) return false;
     heavy[own] -= weight, heavy[best] += weight;
     cluster[v] = best;
-    ++moved;
-  }
-  return moved;
+    return true;
+  };
+  return in_blocks(rows, choose, move);
 }
 
 // Whether an edge between two clusters is in a sample that keeps this share of the pairs; as its reverse is.
@@ -215,6 +245,44 @@ void contract_rows(const weighted_rows<I>& graph, const int32_t* cluster, int64_
   for (int64_t c = 0; c < clusters; ++c) indptr[c + 1] += indptr[c];
 }
 
+// Entries between clusters, row by row; weight 0 does not occur.
+struct cluster_rows {
+  const int64_t* indptr;   // [clusters + 1]
+  const int32_t* indices;  // [indptr[clusters]]
+  const int32_t* weights;
+};
+
+// Two graphs between the same clusters as one, in two calls as of contract_rows: equal entries are added up, and of
+// pairs of clusters a share of `kept` is taken, of both anew.
+inline void merge_rows(const cluster_rows& a, const cluster_rows& b, int64_t clusters, double kept, int64_t* indptr,
+                       int32_t* indices, int32_t* weights) {
+  constexpr int64_t grain = 512;
+  std::vector<hashed_sums> sums(static_cast<size_t>(num_threads()));
+  parallel_ranges(clusters, grain, [&](int64_t begin, int64_t end) {
+    hashed_sums& near = sums[size_t(thread_id())];
+    for (int64_t c = begin; c < end; ++c) {
+      near.reserve(a.indptr[c + 1] - a.indptr[c] + b.indptr[c + 1] - b.indptr[c]);
+      for (const cluster_rows* rows : {&a, &b}) {
+        for (int64_t e = rows->indptr[c]; e < rows->indptr[c + 1]; ++e)
+          if (in_sample(c, rows->indices[e], clusters, kept)) near.add(rows->indices[e], rows->weights[e]);
+      }
+      if (indices == nullptr) {
+        indptr[c + 1] = near.touched().size();
+      } else {
+        int64_t at = indptr[c];
+        for (const int32_t other : near.touched()) {
+          indices[at] = other;
+          weights[at++] = int32_t(std::min<int64_t>(near[other], INT32_MAX));
+        }
+      }
+      near.clear();
+    }
+  });
+  if (indices != nullptr) return;
+  indptr[0] = 0;
+  for (int64_t c = 0; c < clusters; ++c) indptr[c + 1] += indptr[c];
+}
+
 // How full parts may be, and what deviations cost. `target` [labels]: weight of a label in a part where all are alike.
 // `counted` [labels]: labels whose deviation counts. A part's spread is half the sum of |weight of the label in it -
 // target| over those. A unit of weight in a part costs label_pull * (weight of its label - target) there, for labels
@@ -233,12 +301,18 @@ struct part_state {
   double* spread;
 };
 
+// The part that a node would go to, and its edges with that one and with its own.
+struct part_choice {
+  int32_t part;
+  int64_t near, near_own;
+};
+
 // Nodes between parts: what a move does to the limits, and which part takes a node.
 template <class I>
 class part_mover {
  public:
   part_mover(const weighted_rows<I>& graph, const part_limits& limits, const part_state& state)
-      : graph_(graph), limits_(limits), state_(state), order_(limits.num_labels + 1, limits.k), near_(limits.k) {
+      : graph_(graph), limits_(limits), state_(state), order_(limits.num_labels + 1, limits.k) {
     order_.put_all(state.counts);
     order_.arrange();
   }
@@ -246,20 +320,36 @@ class part_mover {
   part_mover(const part_mover&) = delete;
   part_mover& operator=(const part_mover&) = delete;
 
-  // One node: it goes to the part within the limits with most edges less costs. Whether it moved.
-  bool place(int64_t row) {
+  // The part within the limits with most edges less costs; `near` is empty before and after.
+  [[nodiscard]] part_choice choose(int64_t row, sparse_sums& near) const {
     const csr_view<I>& rows = graph_.rows;
     const int64_t v = graph_.first + row, label = graph_.label(v), weight = graph_.weight(v);
     for (int64_t e = rows.indptr[row]; e < rows.indptr[row + 1]; ++e) {
       if (e + 16 < rows.num_edges) __builtin_prefetch(state_.part + rows.indices[e + 16]);
       const int64_t u = rows.indices[e];
-      if (u != v && state_.part[u] >= 0) near_.add(state_.part[u], graph_.edge(e));
+      if (u != v && state_.part[u] >= 0) near.add(state_.part[u], graph_.edge(e));
     }
     const int32_t own = state_.part[v];
-    const int32_t best = own < 0 ? first_part(label, weight) : better_part(own, label, weight);
-    near_.clear();
+    const int32_t best = own < 0 ? first_part(near, label, weight) : better_part(near, own, label, weight);
+    const part_choice found{best, near[best], own < 0 ? 0 : near[own]};
+    near.clear();
+    return found;
+  }
+
+  // Moves a node where that is within the limits, and, unless its part is beyond them, better than to stay. Whether it
+  // moved. A node of no part takes any.
+  bool move(int64_t row, const part_choice& choice) {
+    const int64_t v = graph_.first + row, label = graph_.label(v), weight = graph_.weight(v);
+    const int32_t own = state_.part[v], best = choice.part;
     if (best == own) return false;
-    if (own >= 0) change(own, label, -weight);
+    if (own >= 0) {
+      const bool over = beyond(own, label, weight);
+      if (!may(best, label, weight) || (!over && !may(own, label, -weight))) return false;
+      const double gain =
+          value(best, label, weight, choice.near, false) - value(own, label, weight, choice.near_own, true);
+      if (!over && gain <= 0.0) return false;
+      change(own, label, -weight);
+    }
     change(best, label, weight);
     state_.part[v] = best;
     return true;
@@ -281,13 +371,18 @@ class part_mover {
     return more <= 0.0 || state_.spread[p] + more <= limits_.most_spread;
   }
 
-  // Edges with a part less what a node costs there; `there`: it is in it already.
-  [[nodiscard]] double value(int64_t p, int64_t label, int64_t weight, bool there) const {
+  // Whether a part is beyond the limits in a way that a node's leaving mends.
+  [[nodiscard]] bool beyond(int64_t p, int64_t label, int64_t weight) const {
+    return total(p) > limits_.most_weight || (state_.spread[p] > limits_.most_spread && grown(p, label, -weight) < 0.0);
+  }
+
+  // `edges` with a part less what a node costs there; `there`: it is in it already.
+  [[nodiscard]] double value(int64_t p, int64_t label, int64_t weight, int64_t edges, bool there) const {
     const double half = there ? -0.5 * double(weight) : 0.5 * double(weight);
     double cost = limits_.weight_pull * (total(p) + half - limits_.mean_weight);
     if (limits_.counted[label] != 0)
       cost += limits_.label_pull * (double(order_.count(label, p)) + half - limits_.target[label]);
-    return double(near_[p]) - double(weight) * cost;
+    return double(edges) - double(weight) * cost;
   }
 
   void change(int64_t p, int64_t label, int64_t weight) {
@@ -296,35 +391,34 @@ class part_mover {
     order_.add(limits_.num_labels, p, weight);
   }
 
-  int32_t first_part(int64_t label, int64_t weight) {
+  [[nodiscard]] int32_t first_part(const sparse_sums& near, int64_t label, int64_t weight) const {
     const int32_t emptiest = order_.first(label), lightest = order_.first(limits_.num_labels);
     int32_t best = may(emptiest, label, weight) || !may(lightest, label, weight) ? emptiest : lightest;
-    double most = value(best, label, weight, false);
+    double most = value(best, label, weight, near[best], false);
     const auto consider = [&](int32_t p) {
       if (!may(p, label, weight)) return;
-      const double score = value(p, label, weight, false);
+      const double score = value(p, label, weight, near[p], false);
       if (score > most || (score == most && p < best)) most = score, best = p;
     };
     consider(lightest);
-    for (const int32_t p : near_.touched()) consider(p);
+    for (const int32_t p : near.touched()) consider(p);
     return best;
   }
 
   // A node of a part: another one only for a higher value; where its own is beyond the limits, also for a lower one.
-  int32_t better_part(int32_t own, int64_t label, int64_t weight) {
-    const double relief = grown(own, label, -weight);
-    const bool over = total(own) > limits_.most_weight || (state_.spread[own] > limits_.most_spread && relief < 0.0);
+  [[nodiscard]] int32_t better_part(const sparse_sums& near, int32_t own, int64_t label, int64_t weight) const {
+    const bool over = beyond(own, label, weight);
     if (!over && !may(own, label, -weight)) return own;
     int32_t best = own;
-    double most = over ? -HUGE_VAL : value(own, label, weight, true);
+    double most = over ? -HUGE_VAL : value(own, label, weight, near[own], true);
     const auto consider = [&](int32_t p) {
       if (p == own || p == best || !may(p, label, weight)) return;
-      const double score = value(p, label, weight, false);
+      const double score = value(p, label, weight, near[p], false);
       if (score > most || (score == most && best != own && p < best)) most = score, best = p;
     };
     consider(order_.first(label));
     consider(order_.first(limits_.num_labels));
-    for (const int32_t p : near_.touched()) consider(p);
+    for (const int32_t p : near.touched()) consider(p);
     return best;
   }
 
@@ -332,17 +426,23 @@ class part_mover {
   const part_limits& limits_;
   const part_state& state_;
   ordered_counts order_;
-  sparse_sums near_;
 };
 
-// Every row in turn, or by `order` [rows]; how many nodes moved.
+// Every row, in blocks, or in turn by `order` [rows]; how many nodes moved.
 template <class I>
 int64_t place_rows(const weighted_rows<I>& graph, const part_limits& limits, const part_state& state,
                    const int64_t* order) {
   part_mover<I> mover(graph, limits, state);
-  int64_t moved = 0;
-  for (int64_t i = 0; i < graph.rows.num_rows; ++i) moved += mover.place(order == nullptr ? i : order[i]);
-  return moved;
+  std::vector<sparse_sums> near(static_cast<size_t>(num_threads()), sparse_sums(limits.k));
+  if (order != nullptr) {
+    int64_t moved = 0;
+    for (int64_t i = 0; i < graph.rows.num_rows; ++i) moved += mover.move(order[i], mover.choose(order[i], near[0]));
+    return moved;
+  }
+  std::vector<part_choice> wanted(static_cast<size_t>(block_rows));
+  return in_blocks(
+      graph.rows, [&](int64_t row, int64_t i) { wanted[size_t(i)] = mover.choose(row, near[size_t(thread_id())]); },
+      [&](int64_t row, int64_t i) { return mover.move(row, wanted[size_t(i)]); });
 }
 
 }  // namespace gw

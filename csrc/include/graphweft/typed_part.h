@@ -8,8 +8,25 @@
 #include "graphweft/abi.h"
 #include "graphweft/id_list.h"
 #include "graphweft/parallel.h"
+#include "graphweft/relation_runs.h"
 
 namespace gw {
+
+// From how many items of every type each piece has (first [pieces, types]) to where these begin in the order of types,
+// and how many there are of each.
+inline void starts_by_type(std::vector<int64_t>& first, int64_t pieces, int64_t types, int64_t* counts) {
+  int64_t total = 0;
+  for (int64_t type = 0; type < types; ++type) {
+    const int64_t before = total;
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      int64_t& at = first[size_t(piece * types + type)];
+      const int64_t next = total + at;
+      at = total;
+      total = next;
+    }
+    counts[type] = total - before;
+  }
+}
 
 // A stable counting sort of `ids` by the stretch of bounds that they lie in. Pieces count for themselves, and then know
 // where theirs of every type begin.
@@ -28,17 +45,7 @@ inline void sort_by_type(int64_t count, const int64_t* ids, int64_t types, const
       ++mine[type];
     }
   });
-  int64_t total = 0;
-  for (int64_t type = 0; type < types; ++type) {
-    const int64_t before = total;
-    for (int64_t piece = 0; piece < pieces; ++piece) {
-      int64_t& at = first[size_t(piece * types + type)];
-      const int64_t next = total + at;
-      at = total;
-      total = next;
-    }
-    counts[type] = total - before;
-  }
+  starts_by_type(first, pieces, types, counts);
   parallel_chunks(pieces, [&](int64_t piece) {
     int64_t* mine = first.data() + piece * types;
     for (int64_t i = piece * grain; i < std::min(count, (piece + 1) * grain); ++i) {
@@ -77,6 +84,58 @@ void rows_by_type(const gw_adjacency& block, int64_t num_src, const int64_t* ord
       if (!std::is_sorted(ids + indptr[row], ids + indptr[row + 1]))
         std::sort(ids + indptr[row], ids + indptr[row + 1]);
       for (int64_t at = indptr[row]; at < indptr[row + 1]; ++at) indices[at] = I(place[columns[edge_order[ids[at]]]]);
+    }
+  });
+}
+
+// A block whose rows are cut into runs of one relation each, of which it keeps limits[relation] edges at most.
+struct block_runs {
+  const int64_t* begin;
+  const relation_run* runs;
+  const int64_t* limits;  // null: it keeps all; negative: all of that relation
+
+  [[nodiscard]] int64_t count(int64_t run) const {
+    const int64_t all = runs[run].count, limit = limits ? limits[runs[run].relation] : -1;
+    return limit < 0 ? all : std::min(all, limit);
+  }
+};
+
+// As rows_by_type, of a block with runs: edges in the order of their relations, those of one relation as they come.
+// Also writes edge_order and counts [relations].
+template <class I>
+void rows_by_runs(const gw_adjacency& block, const block_runs& runs, int64_t num_src, int64_t relations,
+                  const int64_t* order, const int64_t* place, int64_t* counts, int64_t* edge_order, int64_t* indptr,
+                  I* indices, I* ids) {
+  const id_list columns(block.indices, block.wide != 0);
+  constexpr int64_t grain = 1024;
+  const int64_t pieces = (block.num_rows + grain - 1) / grain;
+  std::vector<int64_t> first(size_t(checked_mul(pieces, relations)), 0);
+  parallel_chunks(pieces, [&](int64_t piece) {
+    int64_t* const mine = first.data() + piece * relations;
+    const int64_t last = std::min(block.num_rows, (piece + 1) * grain);
+    for (int64_t run = runs.begin[piece * grain]; run < runs.begin[last]; ++run)
+      mine[runs.runs[run].relation] += runs.count(run);
+  });
+  starts_by_type(first, pieces, relations, counts);
+  const auto degree = [&](int64_t row) { return row < block.num_rows ? block.indptr[row + 1] - block.indptr[row] : 0; };
+  indptr[0] = 0;
+  for (int64_t row = 0; row < num_src; ++row) indptr[row + 1] = indptr[row] + degree(order[row]);
+  parallel_chunks(pieces, [&](int64_t piece) {
+    int64_t* const next = first.data() + piece * relations;
+    for (int64_t row = piece * grain; row < std::min(block.num_rows, (piece + 1) * grain); ++row) {
+      int64_t from = block.indptr[row], to = indptr[place[row]];
+      for (int64_t run = runs.begin[row]; run < runs.begin[row + 1]; ++run) {
+        const int64_t count = runs.count(run);
+        int64_t& id = next[runs.runs[run].relation];
+        for (int64_t i = 0; i < count; ++i) {
+          indices[to + i] = I(place[columns[from + i]]);
+          ids[to + i] = I(id + i);
+          edge_order[id + i] = from + i;
+        }
+        id += count;
+        from += count;
+        to += count;
+      }
     }
   });
 }
