@@ -23,10 +23,8 @@ from graphweft.nn.lazy import settled
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.node2vec import Node2Vec
 from graphweft.storage.feature import SparseFeatures
-from graphweft.storage.memory_size import memory_bytes
 from graphweft.storage.store import Store
 from graphweft.train.full_batch import features_of
-from graphweft.train.needs import data_bytes
 from graphweft.train.settle import Features, settle_features
 
 
@@ -76,21 +74,21 @@ def trains(model: nn.Module) -> tuple[bool, ...]:
     return tuple(parameter.requires_grad for parameter in model.parameters())
 
 
-def as_read(model: nn.Module, ds: Any, task: str, memory: int | str | None) -> Any:
+def as_read(model: nn.Module, ds: Any, task: str, has_budget: bool = False) -> Any:
     """``ds`` with the features that the model reads; another layout is let go where nobody else holds it.
 
-    ``memory``: the budget of the run, for the data and all that is taken from now on.
+    ``has_budget``: nothing is measured, which takes memory.
 
     Raises: as :func:`check_parts`.
     """
     ds = check_parts(model, ds, task)
-    x = _features(model if isinstance(model, Node2Vec) else adapted(model), ds, memory)
+    x = _features(model if isinstance(model, Node2Vec) else adapted(model), ds, not has_budget)
     if isinstance(ds, PartDataset):
         return ds if x is ds.x else ds.with_x(x)
     return ds if x is ds.x else replace(ds, x=x)
 
 
-def _features(model: nn.Module, ds: Dataset, memory: int | str | None) -> Features:
+def _features(model: nn.Module, ds: Dataset, may_measure: bool) -> Features:
     """What the model reads of the nodes: what it makes of the graph, or the features of ``ds``, flat where typed.
 
     Models of PyTorch Geometric read dense features, others the layout that is faster.
@@ -100,7 +98,7 @@ def _features(model: nn.Module, ds: Dataset, memory: int | str | None) -> Featur
     made = model.features(ds.graph) if isinstance(model, CompiledModule) else None
     x = features_of(with_flat_features(ds)) if made is None else made
     if not isinstance(model, PyGModel):
-        return settle_features(x, None if memory is None else memory_bytes(memory) - data_bytes(ds))
+        return settle_features(x, may_measure)
     if not isinstance(x, SparseFeatures):
         return x
     size = 4e-6 * x.num_rows * x.width

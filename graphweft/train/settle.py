@@ -34,13 +34,11 @@ _CLEARLY_DENSE, _CLEARLY_SPARSE = 0.5, 0.99  # bounds of every measured threshol
 _NEAR_TIE = 0.05
 
 
-def settle_features(x: Features, room: int | None = None) -> Features:
+def settle_features(x: Features, may_measure: bool = True) -> Features:
     """``x`` in the layout that is faster on this machine; sparse features stay sparse.
 
-    Args:
-        x: (nodes, features).
-        room: Bytes that may be taken for a moment; None: as many as a budget that is in force leaves, or any number.
-            A machine that was never measured is not measured now where that takes more.
+    Shape: x (nodes, features). ``may_measure``: whether a machine that was never calibrated is, which takes some 40 MB;
+    else, and within a budget that is in force, the usual threshold decides, and nothing is remembered.
     """
     if isinstance(x, SparseFeatures) or x.numel() == 0:
         return x
@@ -49,18 +47,17 @@ def settle_features(x: Features, room: int | None = None) -> Features:
         return choose_features(x, _CLEARLY_SPARSE).features
 
     def decide() -> str:
-        if _config.current().calibrate and not calibrate.is_calibrated() and _has_room(calibrate.MEMORY, room):
+        if _config.current().calibrate and not calibrate.is_calibrated():
             calibrate.calibrate()
         margin = _NEAR_TIE if calibrate.is_calibrated() else 0.0
         return "sparse" if share >= min(calibrate.threshold() + margin, _CLEARLY_SPARSE) else "dense"
 
+    may_measure = may_measure and _budget.room() is None
+    is_known = may_measure or not _config.current().calibrate or calibrate.is_calibrated()
+    if not is_known:
+        return with_path(x, "sparse" if share >= calibrate.threshold() else "dense")
     path = remember(f"features {tuple(x.shape)} {share}", decide, lambda text: text in ("sparse", "dense"))
     return with_path(x, path)
-
-
-def _has_room(count: int, room: int | None) -> bool:
-    """Whether ``count`` bytes may be taken within ``room`` and within the budget in force."""
-    return all(bound is None or count <= bound for bound in (room, _budget.room()))
 
 
 def with_path(x: Features, path: str) -> Features:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-import graphweft as gw
-from graphweft import _config
+from graphweft import _config, planning
 from graphweft._budget import Budget
 from graphweft.cost import CostModel
+from graphweft.data.dataset import Dataset
 from graphweft.graph.graph import Graph
 from graphweft.nn.gcn import GCN
+from graphweft.runtime import calibrate
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.settle import remember, settle_features, settle_model
 from graphweft.train.trainer import Trainer
@@ -69,38 +69,39 @@ def test_features_take_the_path_of_their_sparsity(zeros: float, sparse: bool) ->
     torch.testing.assert_close(kept.to_dense() if sparse else kept, x, rtol=0, atol=0)
 
 
+def test_a_run_within_a_budget_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that was never calibrated is not within a budget, as that takes memory; without one it is, once."""
+    calls = list[int]()
+    monkeypatch.setattr(calibrate, "calibrate", lambda: calls.append(1))
+    x = torch.ones(6, 10)
+    x[:, 1:] = 0  # 0.9 of them
+    every = torch.arange(6)
+    ds = Dataset("t", Graph([0, 1], [1, 2], num_nodes=6), x, every % 2, every[:2], every[2:4], every[4:], 2)
+    with _config.config(calibrate=True):
+        within = Trainer(GCN(10, 4, 2), ds, memory="1GB", progress=False)
+        assert within.feature_path == "sparse" and not calls
+        planning.plan(GCN(10, 4, 2), ds, memory="1GB")
+        assert not calls
+        Trainer(GCN(10, 4, 2), ds, progress=False)
+        assert calls == [1]
+
+
+def test_nor_within_a_budget_that_is_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[int]()
+    monkeypatch.setattr(calibrate, "calibrate", lambda: calls.append(1))
+    x = torch.ones(10, 10)
+    x.view(-1)[:75] = 0
+    with _config.config(calibrate=True), Budget(1 << 40).enforced():
+        settle_features(x)
+    assert not calls
+
+
 def test_the_path_does_not_change_with_a_later_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.ones(10, 10)
     x.view(-1)[:75] = 0
     assert not isinstance(settle_features(x), SparseFeatures)
     monkeypatch.setattr("graphweft.train.settle.calibrate.threshold", lambda: 0.6)
     assert not isinstance(settle_features(x), SparseFeatures)
-
-
-@pytest.mark.parametrize(("memory", "measures"), [("30MB", 0), ("2GB", 1), (None, 1)])
-def test_a_machine_is_not_measured_beyond_the_memory(
-    memory: str | None, measures: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What measuring takes is no part of a run, but a budget counts it."""
-    asked: list[int] = []
-    monkeypatch.setattr("graphweft.train.settle.calibrate.calibrate", lambda: asked.append(1))
-    ds = gw.synthetic("cora", scale=0.1)
-    x = torch.ones(ds.num_nodes, 40)
-    x.view(-1)[: round(0.75 * x.numel())] = 0.0
-    ds = replace(ds, x=x)
-    with _config.config(cache_dir=str(tmp_path), calibrate=True):
-        Trainer(GCN(40, 8, ds.num_classes), ds, memory=memory)
-    assert len(asked) == measures
-
-
-def test_nor_beyond_a_budget_that_is_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr("graphweft.train.settle.calibrate.calibrate", lambda: asked.append(1))
-    x = torch.ones(10, 10)
-    x.view(-1)[:75] = 0
-    with _config.config(cache_dir=str(tmp_path), calibrate=True), Budget(10 << 20).enforced():
-        settle_features(x)
-    assert not asked
 
 
 def test_sparse_features_stay_sparse() -> None:
