@@ -6,6 +6,7 @@ budget asks, or an error that names the least that would do. Called by the train
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -61,7 +62,7 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
         base = base_needs(mini.ds, mini.model, budget)
         beside = 0 if mini.half is None else mini.half.rows.nbytes  # features in bfloat16
         base = replace(base, data=base.data + beside, step=step, trims=True)
-        single = {way: _by_epochs(batches, way) for way in mini.loader.tried}
+        single = {way: by_epochs(batches, len(mini.loader), way) for way in mini.loader.tried}
         least = min(taken.most for taken in single.values()) - step
         base, evaluation = _with_evaluation(mini, budget, replace(base, batches=least))
 
@@ -70,7 +71,7 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
         return replace(base, batches=single[way].most - step), single[way]
 
     def together(way: CoreSplit) -> tuple[Needs, Taken]:
-        both = _by_epochs(batches, way, evaluation, _EPOCHS)
+        both = by_epochs(batches, len(mini.loader), way, evaluation, _EPOCHS)
         more = max(0, both.most - single[way].most)
         return replace(base, batches=single[way].most - step, trims=False, evaluation=more), both
 
@@ -80,14 +81,24 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
     fitting = {way: found for way, found in ways.items() if budget.fits(found[0])}
     chosen = max(fitting or ways, key=lambda way: ways[way][0].total if fitting else -ways[way][0].total)
     needs, taken = ways[chosen]
-    return needs, list(fitting), taken.mapped + taken.returned * len(mini.loader) / max(len(batches), 1)
+    return needs, list(fitting), taken.mapped + taken.returned
 
 
-def _by_epochs(batches: Sequence[Prepared], way: CoreSplit, evaluation: Run | None = None, epochs: int = 1) -> Taken:
-    """What epochs of ``batches`` take, with what the heaps of the threads that prepare keep of what they have freed."""
-    kept = min(way.workers, len(batches)) * min(_WORKER, int(sum(batches[0].making)))
+def by_epochs(
+    drawn: Sequence[Prepared], count: int, way: CoreSplit, evaluation: Run | None = None, epochs: int = 1
+) -> Taken:
+    """What epochs of ``count`` batches take, with what the heaps of the threads that prepare keep of what they freed.
+
+    ``drawn``: some batches of an epoch, the last one at the end. Where more are prepared ahead they come again.
+    """
+    wanted = min(count, way.ahead + 2)  # all that are held at once, and the last one
+    batches = drawn
+    if wanted > len(drawn):
+        batches = [*itertools.islice(itertools.cycle(drawn[:-1]), wanted - 1), drawn[-1]]
+    kept = min(way.workers, len(batches)) * min(_WORKER, int(sum(drawn[0].making)))
     taken = taken_by_epochs(batches, way.ahead, way.workers, evaluation, epochs)
-    return taken._replace(most=kept + int(_SWING * taken.most))
+    returned = taken.returned * count // max(len(batches), 1)
+    return taken._replace(most=kept + int(_SWING * taken.most), returned=returned)
 
 
 def _batches_taken(mini: MiniBatch) -> list[Prepared]:
