@@ -130,10 +130,10 @@ class OrderChoice:
             f"found in {duration(order.seconds)}"
         )
         if promise.plan is not None and promise.plan.epoch_seconds is not None:
-            way = promise.plan.strategy
-            needs = None if way.needs is None else replace(way.needs, structure=way.needs.structure + order.nbytes)
-            way = replace(way, seconds=seconds_of_full(full, Machine.here()), needs=needs)
-            promise.plan = replace(promise.plan, way=way, order=self._told)
+            taken = promise.plan.strategy
+            needs = None if taken.needs is None else replace(taken.needs, structure=taken.needs.structure + order.nbytes)
+            taken = replace(taken, seconds=seconds_of_full(full, Machine.here()), needs=needs)
+            promise.plan = replace(promise.plan, strategy=taken, order=self._told)
 
     @property
     def _full(self) -> FullBatch:
