@@ -131,7 +131,9 @@ class OrderChoice:
         )
         if promise.plan is not None and promise.plan.epoch_seconds is not None:
             taken = promise.plan.strategy
-            needs = None if taken.needs is None else replace(taken.needs, structure=taken.needs.structure + order.nbytes)
+            needs = (
+                None if taken.needs is None else replace(taken.needs, structure=taken.needs.structure + order.nbytes)
+            )
             taken = replace(taken, seconds=seconds_of_full(full, Machine.here()), needs=needs)
             promise.plan = replace(promise.plan, strategy=taken, order=self._told)
 
