@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "bd2d2642ea5c658e"
+HASH = "b21aafa5bb6b297a"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -439,6 +439,6 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_typed_sort": (_I64, _P, _I64, _P, _P, _P, _P),
     "gw_typed_ends": (_I64, _P, _P, _P, _P, _I32, _P, _P),
     "gw_typed_rows": (_Adjacency, _I64, _P, _P, _P, _P, _I32, _P, _P, _P),
-    "gw_typed_run_rows": (_Adjacency, _P, _P, _P, _I64, _I64, _P, _P, _I32, _P, _P, _P, _P, _P),
+    "gw_typed_run_rows": (_Adjacency, _P, _P, _P, _I64, _I64, _P, _P, _I32, _P, _P, _P, _P),
 }
 # fmt: on

@@ -237,7 +237,15 @@ class _Native:
         bounds = (plan._bounds.numel() - 1, plan._bounds.data_ptr())
         dense = plan.graph.num_nodes <= _DENSE_MOST
         order = (pointer(plan._places), pointer(plan._sorted))
-        _new(ctypes.byref(plan.graph.csc.native), *bounds, *order, *map(pointer, runs), plan.disjoint, dense, ctypes.byref(self._handle))
+        _new(
+            ctypes.byref(plan.graph.csc.native),
+            *bounds,
+            *order,
+            *map(pointer, runs),
+            plan.disjoint,
+            dense,
+            ctypes.byref(self._handle),
+        )
 
     def __del__(self) -> None:
         _free(self._handle)

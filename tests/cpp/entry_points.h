@@ -317,5 +317,5 @@ int gw_typed_rows(const gw_adjacency* block, int64_t num_src, const int64_t* ord
                   void* ids);
 int gw_typed_run_rows(const gw_adjacency* block, const int64_t* run_begin, const void* runs, const int64_t* limits,
                       int64_t num_src, int64_t relations, const int64_t* order, const int64_t* place, int32_t wide,
-                      int64_t* counts, int64_t* edge_order, int64_t* indptr, void* indices, void* ids);
+                      int64_t* counts, int64_t* indptr, void* indices, void* ids);
 }

@@ -340,8 +340,8 @@ GW_API int gw_typed_rows(const gw_adjacency* block, int64_t num_src, const int64
                          void* indices, void* ids);
 GW_API int gw_typed_run_rows(const gw_adjacency* block, const int64_t* run_begin, const void* runs,
                              const int64_t* limits, int64_t num_src, int64_t relations, const int64_t* order,
-                             const int64_t* place, int32_t wide, int64_t* counts, int64_t* edge_order, int64_t* indptr,
-                             void* indices, void* ids);
+                             const int64_t* place, int32_t wide, int64_t* counts, int64_t* indptr, void* indices,
+                             void* ids);
 }
 
 #define GW_ENTRY_POINTS(X)      \
