@@ -365,9 +365,12 @@ def dense_trainer(ranks: gw.dist.Ranks | None) -> gw.Trainer:
 
 
 def multiplied(folder: Path) -> None:
-    """Rows that travel as the next layer multiplies them, to a rank that runs torch's engine as well."""
+    """Rows that travel as the next layer multiplies them, to a rank that runs torch's engine, and to another host."""
     ranks = gw.dist.Ranks.join()
-    for way in ("plans", "engine"):
+    local_part._WORTH = 0  # on several hosts interior rows are not computed apart
+    for way in ("plans", "engine", "far"):
+        if way == "far":
+            ranks._near = None
         trainer = dense_trainer(ranks)
         trainer.fit(1)
         if way == "engine" and ranks.rank == 0:  # after the ranks have agreed
@@ -376,7 +379,8 @@ def multiplied(folder: Path) -> None:
         batch = trainer._batch
         taken = [batch._plans.factors(layer) is not None for layer in range(3)]
         passes = [getattr(call, "__name__", "") for call, _ in batch._recording._calls] if batch._recording else []
-        told = {"multiplied": taken, "passes": passes.count("gw_rows_apply_f32")}
+        told: dict[str, Any] = {"bytes": trainer.exchanged()["bytes_sent_per_epoch"]}
+        told |= {"multiplied": taken, "passes": passes.count("gw_rows_apply_f32")}
         torch.save(state_of(trainer) | told, folder / f"multiplied-{way}-{ranks.rank}.pt")
     ranks.leave()
 
@@ -523,6 +527,7 @@ def order(folder: Path) -> None:
     ranks = gw.dist.Ranks.join()
     ranks._near = None  # as on several hosts
     trainer, events = full_trainer("GCN", ranks), list[str]()
+    trainer._batch._steps()  # once, ranks agree on how rows travel
     part, layer = trainer._batch._last, trainer._batch._layer
     begin, add_up = (logged(events, *act) for act in (("begin", ranks.begin_exchange), ("sum", ranks.begin_add_up)))
     ranks.begin_exchange = lambda *given, **more: logged(events, "end", begin(*given, **more))
