@@ -166,7 +166,7 @@ class _Cut:
         indptr, sources = taken.indptr, taken.indices
         del taken
         seen = torch.zeros(self.graph.num_nodes, dtype=torch.bool)
-        for some in sources.split(multilevel.AT_ONCE):
+        for some in torch.split(sources, multilevel.AT_ONCE):
             seen[some.long()] = True
         seen[own] = False
         ghosts = seen.nonzero().reshape(-1)

@@ -228,7 +228,7 @@ def first_places(ids: Tensor, count: int) -> Tensor:
         [1, 3, 0, 3]
     """
     places = torch.full((count,), ids.numel())
-    for number, some in enumerate(ids.split(AT_ONCE)):
+    for number, some in enumerate(torch.split(ids, AT_ONCE)):
         first = number * AT_ONCE
         places.scatter_reduce_(0, some.long(), torch.arange(first, first + some.numel()), "amin")
     return places
