@@ -8,6 +8,7 @@ is never one-hot dense. A block runs as a typed graph over its sources.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -119,6 +120,10 @@ class TypedStack(Stack):
         self._check_types(block.source)
         if edges is not None and (edges.weight is not None or edges.attr is not None):
             self._check_edges(block, edges)
+        return self._over_sources(block, x)
+
+    def _over_sources(self, block: Block, x: Features) -> Arguments:
+        """What the function of a layer is called with on a block, as a typed graph over its sources."""
         part = typed_block(block)
         ordered = x.take_rows(part.order) if isinstance(x, SparseFeatures) else x[part.order]
         tensors = tensors_of(self)
@@ -129,6 +134,22 @@ class TypedStack(Stack):
     def embedded(self, index: int, x: Any) -> Any:
         """The first layer takes the embedded features."""
         return x if index or self.embedding is None else x @ self.embedding
+
+    @property
+    def embeds(self) -> bool:
+        """Whether :meth:`embedded` makes other rows than it is given, which :meth:`run_embedded` takes."""
+        return self.embedding is not None and not self.runs_apart()
+
+    def run_embedded(self, block: Block, x: Tensor) -> Tensor:
+        """The first layer with what follows it, from rows of the block's sources that :meth:`embedded` made.
+
+        In evaluation: what stands between features and layer is done, and doing it again to its result changes nothing.
+        """
+        assert self.embedding is not None  # as embeds says
+        eye = torch.eye(self.embedding.shape[1], dtype=self.embedding.dtype)
+        given = self._over_sources(block, x)
+        given = replace(given, parameters={**given.parameters, "embedding": eye})
+        return self._settled(self.layer_function(0)(given), given.graph, given.rows)
 
     def _layer_apart(self, layer: nn.Module, graph: Graph, x: Any, edges: EdgeInputs | None) -> Any:
         """A block becomes a typed graph over its sources, of which the destinations are wanted."""

@@ -27,7 +27,7 @@ from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
-from graphweft.sample.room import Room
+from graphweft.sample.drawn_buffers import DrawnBuffers
 from graphweft.sample.sampler import Sample, ShownBySettings, check_fanouts
 from graphweft.sample.times import as_kind_of, as_times, flat_times, keys_of, window_start
 from graphweft.sample.weighted_segments import Asked, WeightedSegments
@@ -269,8 +269,8 @@ class _Native:
         shape = (hops, plan._widths.data_ptr(), plan.replace, plan.strategy == "recent")
         without = (left[0].numel(), *(part.data_ptr() for part in left)) if left else (0, None, None, None, None)
         _begin(self._handle, *asked, pointer(high), *shape, *key, *without, rows, edges, totals)
-        whole = Room(rows[hops - 1], totals[1])
-        blocks = [None if _is_whole(plan.fanouts, h) else Room(rows[h], edges[h]) for h in range(hops)]
+        whole = DrawnBuffers(rows[hops - 1], totals[1])
+        blocks = [None if _is_whole(plan.fanouts, h) else DrawnBuffers(rows[h], edges[h]) for h in range(hops)]
         n_id = empty((totals[0],), torch.int64)
         owner = empty((totals[0],), torch.int64) if plan.disjoint else None
         runs = _room_for_runs(plan, rows[hops - 1], totals[2])

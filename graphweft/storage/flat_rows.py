@@ -8,12 +8,19 @@ holds an embedding of each. Called for batches and inference from a store; a dat
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.store import Store
+
+Ids = NDArray[np.int64]
+
+_VALUES = 1 << 16  # of dense rows whose places are looked at together
 
 
 class FlatRows:
@@ -40,6 +47,7 @@ class FlatRows:
         self._ends, self._firsts = torch.tensor(node_offsets[1:]), torch.tensor(node_offsets[:-1])
         self._is_stored = torch.tensor([width > 0 for width in widths])
         self.width, self.stored_width = sum(own), max(widths, default=0)
+        self._step = max(_VALUES // max(self.stored_width, 1), 1)
 
     def is_stored(self, ids: Tensor) -> Tensor:
         """Whether each node has features of its own."""
@@ -54,22 +62,33 @@ class FlatRows:
         A row of ``own`` that has fewer columns than the widest ends in zeros.
         """
         types = self._types(ids)
-        stored = self._is_stored[types]
-        found = SparseFeatures.from_dense(own.float())
-        counts = torch.ones(ids.numel(), dtype=torch.int64)
-        counts[stored] = found.indptr.diff()
-        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        columns = torch.empty(int(indptr[-1]), dtype=torch.int64)
-        values = torch.ones(columns.numel())
-        alone = ~stored
-        single = torch.zeros(columns.numel(), dtype=torch.bool)
-        single[indptr[:-1][alone]] = True
-        columns[single] = (self._starts[types] + ids - self._firsts[types])[alone]
-        shift = self._starts[types[stored]].repeat_interleave(counts[stored])
-        columns[~single] = found.indices.long() + shift
-        values[~single] = found.values
-        narrow = torch.int32 if self.width < 2**31 else torch.int64
-        return SparseFeatures(indptr, columns.to(narrow), values, (ids.numel(), self.width))
+        stored = self._is_stored[types].numpy()
+        counts = np.ones(len(stored), np.int64)
+        pieces = range(0, len(own), self._step)
+        some = [np.count_nonzero(own[first : first + self._step].float().numpy(), axis=1) for first in pieces]
+        counts[stored] = np.concatenate([np.empty(0, np.int64), *some])
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        columns = np.empty(indptr[-1], np.int32 if self.width < 2**31 else np.int64)
+        values = np.empty(len(columns), np.float32)
+        alone = indptr[:-1][~stored]
+        columns[alone] = (self._starts[types] + ids - self._firsts[types]).numpy()[~stored]
+        values[alone] = 1.0
+        # pieces of dense rows, as the place of a value takes several times what it does
+        starts, shifts = indptr[:-1][stored], self._starts[types].numpy()[stored]
+        for first in pieces:
+            self._put(own[first : first + self._step], starts[first:], shifts[first:], columns, values)
+        found = (torch.from_numpy(indptr), torch.from_numpy(columns), torch.from_numpy(values))
+        return SparseFeatures(*found, (ids.numel(), self.width))
+
+    @staticmethod
+    def _put(own: Tensor, starts: Ids, shifts: Ids, columns: NDArray[Any], values: NDArray[np.float32]) -> None:
+        """Values and columns of dense rows, each from its start on."""
+        dense = own.float().numpy()
+        row, column = np.nonzero(dense)
+        firsts = np.searchsorted(row, np.arange(len(dense)))
+        at = np.arange(len(row)) + (starts[: len(dense)] - firsts)[row]
+        columns[at] = column + shifts[row]
+        values[at] = dense[row, column]
 
 
 def flat_rows_of(store: Store) -> FlatRows | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from graphweft.loader.groups import read_group, typed_graph
 from graphweft.loader.parts import PartSource
 from graphweft.nn.edges import EdgeInputs, weighted_degrees
 from graphweft.nn.stack import Stack
+from graphweft.nn.typed_stack import TypedStack
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.block_io import aligned_empty
 from graphweft.storage.flat_rows import flat_rows_of
@@ -36,7 +37,7 @@ from graphweft.train.hub_rows import is_reducible, joined, joined_block
 from graphweft.train.narrow_layer import narrowing, run_narrow
 from graphweft.train.node_set import NodeSet
 from graphweft.train.row_spill import Spill, TooManyRowsError, spilled
-from graphweft.train.row_tables import FeatureTable, HiddenTable, RowTable
+from graphweft.train.row_tables import BlankTable, FeatureTable, HiddenTable, RowTable
 from graphweft.train.row_tiles import RowTile, RowTiles, in_edges
 from graphweft.train.scratch import NoRoomError
 from graphweft.train.sliced_layer import Reduced, SlicedPlan, planned, reduced
@@ -47,6 +48,7 @@ Ids = NDArray[np.int64]
 _JOINED = 4  # copies of a row whose sum is taken: as read, in order, in float64
 _PIECE = 8 << 20  # bytes of rows that are read at a time where no store says otherwise
 _SPILL_SHARE = 2  # of a tile, while none is there: rows that are put in the order of tiles
+_SPARSE = 3  # of a dense row: the same with columns, as sparse rows have them
 _WEIGHED = 64  # bytes of an edge whose weight is added up
 
 
@@ -112,17 +114,23 @@ class PartInference:
 
     def _by_layers(self, model: Stack, wanted: Ids) -> Tensor:
         under: tuple[HiddenRows, NodeSet] | None = None
-        for index, nodes in enumerate(self.computed(wanted)):
+        made = self.computed(wanted)
+        if embeds(model):
+            under = self._embedded(model, made[0]), made.pop(0)
+        for index, nodes in enumerate(made):
             under = self._layer(model, index, nodes, under), nodes
         assert under is not None  # a stack has a layer
         return under[0].rows
 
     def computed(self, wanted: Ids) -> list[NodeSet]:
-        """The nodes whose rows each layer makes: those that the next one reads, and of the last one ``wanted``."""
+        """The nodes whose rows each layer makes: those that the next one reads, and of the last one ``wanted``.
+
+        Before them, where the model embeds features, the nodes whose rows are embedded.
+        """
         assert isinstance(self.model, Stack)  # of layers
         bounds = self.source.bounds
         found = [NodeSet.of(wanted, int(bounds[-1]))]
-        for _ in self.model.layers[1:]:
+        for _ in range(len(self.model.layers) - 1 + embeds(self.model)):
             above = found[-1]
             if above.count == bounds[-1]:
                 found.append(above)
@@ -136,6 +144,35 @@ class PartInference:
                     is_read[sources[in_edges(nodes - start, offsets)[1]]] = True
             found.append(NodeSet(is_read))
         return found[::-1]
+
+    def _embedded(self, model: TypedStack, nodes: NodeSet) -> HiddenRows:
+        """Embedded features of some nodes, in one pass over them: few columns lie in wait for the first layer then."""
+        assert model.embedding is not None  # as embeds says
+        table, width = self._table(None), model.embedding.shape[1]
+        step, row = self._embedded_at_once(model), 0
+        found = self.tiles.rows(self._scratch, nodes.count, width)
+        for start, end in itertools.pairwise(self.source.bounds.tolist()):
+            own = nodes.within(start, end)
+            for first in range(0, len(own), step):
+                made = model.embedded(0, self._rows(own[first : first + step], table))
+                found.rows[row : row + len(made)] = made
+                row += len(made)
+                del made
+                found.let_go()
+            if self.tiles.kept is not None:
+                trim_heap()
+        return found
+
+    def _embedded_at_once(self, model: TypedStack) -> int:
+        """Nodes whose features are embedded together."""
+        cost = self.embedding_cost(model)
+        return max(self.tiles.bytes_of(cost) // (cost.row + cost.own), 1)
+
+    def embedding_cost(self, model: TypedStack) -> TileCost:
+        """Bytes of rows that are embedded, as dense rows and as sparse ones."""
+        assert model.embedding is not None  # as embeds says
+        width = self._stored_width()
+        return TileCost.of_layer(width if self._flat is None else _SPARSE * width, model.embedding.shape[1])
 
     def _layer(self, model: Stack, index: int, nodes: NodeSet, under: tuple[HiddenRows, NodeSet] | None) -> HiddenRows:
         """Rows of one layer for some nodes; ``under`` are those that it reads, None the features."""
@@ -159,10 +196,10 @@ class PartInference:
         self, model: Stack, index: int, nodes: NodeSet, table: RowTable, under: tuple[HiddenRows, NodeSet] | None
     ) -> Iterator[Tensor]:
         """Rows of a layer, stretch after stretch: those of tiles, or by slices of columns where that reads less."""
-        cut = self._cut(model, index, nodes, under)
+        cut = self._cut(model, index, nodes, self._stored_width() if under is None else table.width)
         spill: Spill | None = None
-        if self._flat is None and self.source.types is None:
-            plan = self._sliced(model, index, nodes, table)
+        if self._flat is None or under is not None:
+            plan = None if self.source.types is not None else self._sliced(model, index, nodes, table)
             nodes_of_all, memory = int(self.source.bounds[-1]), max(self.tiles.tile // _SPILL_SHARE, table.piece)
             spill_of = partial(spilled, table, nodes=nodes_of_all, folder=self._scratch, memory=memory)
             try:
@@ -224,24 +261,32 @@ class PartInference:
         heads = max((int(getattr(module, "heads", 0)) for module in layer.modules()), default=0)
         return TileCost.of_layer(width, out_width(layer), heads)
 
-    def _cut(
-        self, model: Stack, index: int, nodes: NodeSet | None, under: tuple[HiddenRows, NodeSet] | None
-    ) -> RowTiles:
-        """The tiles of a layer that is computed for ``nodes``; None: for all of them."""
-        features = self._flat.stored_width if self._flat is not None else self.source.num_features
-        cost = self.cost(model, index, features if under is None else under[0].rows.shape[1])
+    def _stored_width(self) -> int:
+        """Columns of features as they are stored."""
+        return self._flat.stored_width if self._flat is not None else self.source.num_features
+
+    def _cut(self, model: Stack, index: int, nodes: NodeSet | None, width: int) -> RowTiles:
+        """The tiles of a layer that is computed for ``nodes`` over rows of ``width`` columns; None: for all nodes."""
+        cost = self.cost(model, index, width)
         wanted = partial(np.arange, dtype=np.int64) if nodes is None else nodes.within
         return RowTiles(self.source, wanted, self.tiles.bytes_of(cost), cost, self._weighted)
 
     def first_tile(self, model: Stack) -> int:
         """Computes a tile of the first layer that begins with the part with most edges; its bytes as counted."""
         number = int(self.source.edge_counts.argmax())
-        tile = next(self._cut(model, 0, None, None).tiles(number), None)
-        if tile is None:
-            return 0
+        table, told = self._table(None), 0
         with evaluating(model):
-            self._of_tile(model, 0, tile, self._table(None), None)
-        return tile.cost
+            if embeds(model):
+                assert model.embedding is not None  # as embeds says
+                own = np.arange(*self.source.bounds[number : number + 2])[: self._embedded_at_once(model)]
+                model.embedded(0, self._rows(own, table))
+                told, table = self.embedding_cost(model).of(len(own), 0, 0), BlankTable(model.embedding.shape[1], table)
+            width = table.width if isinstance(table, BlankTable) else self._stored_width()
+            tile = next(self._cut(model, 0, None, width).tiles(number), None)
+            if tile is not None:
+                self._of_tile(model, 0, tile, table, None)
+                told = max(told, tile.cost)
+        return told
 
     def _of_tile(
         self, model: Stack, index: int, tile: RowTile, table: RowTable, spill: tuple[Spill, int] | None
@@ -258,7 +303,14 @@ class PartInference:
             return model.run_layer(index, block, given)
         if tile.relations is not None:
             block, ids = self._typed_block(tile)
-            return model.run_layer(index, block, self._rows(ids, table))
+            if isinstance(table, FeatureTable):
+                return model.run_layer(index, block, self._rows(ids, table))
+            rows = self._rows_of(tile, table, spill)
+            order = np.argsort(tile.ids)
+            rows = rows[torch.from_numpy(order[np.searchsorted(tile.ids, ids, sorter=order)])]
+            if index == 0 and isinstance(model, TypedStack):
+                return model.run_embedded(block, rows)
+            return model.run_layer(index, block, rows)
         block, edges = self._block(tile)
         return model.run_layer(index, block, self._rows_of(tile, table, spill), edges)
 
@@ -357,6 +409,11 @@ class PartInference:
                 loops = np.bincount(rows[sources == rows + sources.dtype.type(start)], minlength=len(degrees))
                 self._degrees[start : start + len(degrees)] = torch.from_numpy(degrees - loops)
         return self._degrees
+
+
+def embeds(model: nn.Module) -> TypeGuard[TypedStack]:
+    """Whether features of all nodes are embedded before the first layer."""
+    return isinstance(model, TypedStack) and model.embeds
 
 
 def out_width(layer: nn.Module) -> int:

@@ -87,6 +87,30 @@ class FeatureTable:
         """A source sees to that itself."""
 
 
+class BlankTable:
+    """Zeros in the place of hidden rows that are still to come, to try what a tile takes. Attributes as of a table."""
+
+    dtype, is_far = torch.float32, False
+
+    def __init__(self, width: int, features: RowTable) -> None:
+        self.width, self.piece, self.count = width, features.piece, features.count
+
+    def ids(self, first: int, end: int) -> Ids:
+        """Nodes of the rows ``first`` to ``end``: every node has one."""
+        return np.arange(first, end)
+
+    def places(self, ids: Ids) -> Ids:
+        """Rows of some nodes."""
+        return ids
+
+    def fill(self, ids: Ids, out: Tensor, at: Tensor) -> None:
+        """Zeros."""
+        out.index_fill_(0, at, 0.0)
+
+    def let_go(self) -> None:
+        """There is no file."""
+
+
 class HiddenTable:
     """Hidden rows of some nodes. Attributes as of :class:`RowTable`."""
 
@@ -113,4 +137,4 @@ class HiddenTable:
         self._rows.let_go()
 
 
-__all__ = ["FeatureTable", "HiddenTable", "RowTable"]
+__all__ = ["BlankTable", "FeatureTable", "HiddenTable", "RowTable"]

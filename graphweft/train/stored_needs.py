@@ -33,7 +33,7 @@ from graphweft.storage.stored_structure import structure_bytes
 from graphweft.train.link_task import MOST_SCORED, RANKED_AMONG
 from graphweft.train.needs import MARGIN, Needs, RunBudget, refusal
 from graphweft.train.needs_by_running import grown_while, kept_buffers
-from graphweft.train.part_inference import out_width
+from graphweft.train.part_inference import embeds, out_width
 from graphweft.train.tiles import LEAST_WITHIN, Tiles, edge_bytes
 
 _REAL, _ID = 4, 8
@@ -51,6 +51,7 @@ _UNASKED = 6 << 20  # what a budget has to leave room for besides
 _BESIDE = 1.45  # times what a tile takes: gaps of the heap, pieces that are read, pages on their way to the disk
 _EVALUATES = 4 << 20  # what an evaluation takes before it is tried: pieces that are read, structure, numbers of nodes
 _TRIED = 2  # of the room of a tile: the one that is tried
+_TRIALS = 4  # of tiles, each smaller than the one before
 _TILES = 4  # times the least tile, before hidden rows are kept in memory
 _MET = 0.9  # times rows of uniform draws: those of a graph with communities or hubs meet more often
 _LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known pairs, edges to predict and their order
@@ -403,17 +404,21 @@ def _evaluation(steps: Any, wanted: int, most: int, measured: int = 0) -> int:
     store = ds.store
     part = _part_bytes(store)
     widths = [store.row_width, *(out_width(layer) for layer in model.layers)]
-    costs = [inference.cost(model, index, width) for index, width in enumerate(widths[:-1])]
+    costs = []
+    if embeds(model):
+        assert model.embedding is not None  # as embeds says
+        widths[0] = model.embedding.shape[1]
+        costs = [inference.embedding_cost(model)]
+    costs += [inference.cost(model, index, width) for index, width in enumerate(widths[:-1])]
     made = inference.computed(_evaluated(steps))
-    hidden = [_REAL * nodes.count * width for nodes, width in zip(made, widths[1:-1], strict=False)]
+    between = widths[:-1] if embeds(model) else widths[1:-1]
+    hidden = [_REAL * nodes.count * width for nodes, width in zip(made, between, strict=False)]
     pairs = max(a + b for a, b in zip([0, *hidden], [*hidden, 0], strict=True))  # what a layer reads and what it makes
     least = LEAST_WITHIN * max(cost.row + cost.edge for cost in costs)
     all_kept = held + part + pairs + _TILES * least
     kept = pairs if all_kept <= max(wanted, most) else 0
     room = max(wanted, all_kept if kept else 0) - held - part - kept
-    inference.tiles = Tiles(max(room // _TRIED, least), kept)
-    store.piece = max(_LEAST_PIECE, inference.tiles.tile // _PIECE_SHARE)
-    taken, told = _tried(steps)
+    taken, told = _tried_within(steps, room, least, kept)
     # a tile as large as has room by what that one took, or as the whole graph
     each = _BESIDE * max(taken, 1) / max(told, 1)
     whole = max(cost.of(store.num_nodes, store.num_nodes, store.num_edges) for cost in costs)
@@ -443,6 +448,22 @@ def _in_memory(steps: Any, wanted: int, most: int) -> int:
     inference.tiles = Tiles(tile, kept)
     ds.store.piece = max(_LEAST_PIECE, tile // _PIECE_SHARE)
     return kept + tile
+
+
+def _tried_within(steps: Any, room: int, least: int, kept: int) -> tuple[int, int]:
+    """As :func:`_tried`, of a tile of half of the room; of a smaller one where that takes more than there is.
+
+    Rows of typed graphs take several times what sizes say of them.
+    """
+    tile = max(room // _TRIED, least)
+    for _ in range(_TRIALS):
+        steps.inference.tiles = Tiles(tile, kept)
+        steps.ds.store.piece = max(_LEAST_PIECE, tile // _PIECE_SHARE)
+        taken, told = _tried(steps)
+        if taken <= room or tile == least:
+            break
+        tile = max(int(min(told, tile) * room / (_BESIDE * taken)), least)
+    return taken, told
 
 
 def _tried(steps: Any) -> tuple[int, int]:

@@ -55,6 +55,10 @@ int gw_running_sums(const gw_adjacency* a, const float* weights, double* out);
 int gw_random_walk(const gw_adjacency* a, int64_t count, const int64_t* starts, const int64_t* items, int64_t length,
                    const double* running, double p, double q, double restart, uint64_t seed, uint64_t epoch,
                    uint64_t stage, int64_t* out);
+int gw_deal_edges(const int64_t* src, const int64_t* dst, int64_t n, const void* part, int32_t part_bytes,
+                  const void* new_id, int32_t wide, int64_t parts, int64_t* cuts, void* pairs);
+int gw_compress_pairs(const void* pairs, int64_t n, int64_t first, int64_t rows, int32_t wide, int32_t once,
+                      int64_t* indptr, void* sources);
 int gw_dense_count_nonzero(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,
                            int64_t* counts);
 int gw_csr_from_dense(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,
@@ -134,6 +138,9 @@ int gw_multilevel_cluster(const gw_adjacency* a, int64_t first, const int32_t* e
                           const int32_t* labels, const int64_t* most, int32_t* cluster, int64_t* heavy, int64_t* moved);
 int gw_multilevel_contract(const gw_adjacency* a, int64_t first, const int32_t* edge_weight, const int32_t* cluster,
                            int64_t clusters, double kept, int64_t* indptr, int32_t* indices, int32_t* weights);
+int gw_multilevel_merge(const int64_t* a_indptr, const int32_t* a_indices, const int32_t* a_weights,
+                        const int64_t* b_indptr, const int32_t* b_indices, const int32_t* b_weights, int64_t clusters,
+                        double kept, int64_t* indptr, int32_t* indices, int32_t* weights);
 int gw_multilevel_place(const gw_adjacency* a, int64_t first, const int32_t* edge_weight, const int32_t* node_weight,
                         const int32_t* labels, const int64_t* order, int64_t k, int64_t num_labels,
                         const double* target, const int32_t* counted, const double* limits, int32_t* part,
@@ -152,6 +159,10 @@ int gw_sgd_f32(const gw_sgd_tensor_f32* table, int64_t count);
 int gw_partition_stream(const gw_adjacency* a, int64_t k, int64_t num_labels, const int32_t* labels, double scale,
                         int32_t exhaustive, int32_t* part, int64_t* steps);
 int gw_partition_measure(const gw_adjacency* a, int64_t k, const int32_t* part, int64_t* cut, int64_t* halo);
+int gw_read_rows_f32(const int32_t* handles, int32_t* direct, int64_t count, const int32_t* file, const int64_t* begin,
+                     const int64_t* room, const int64_t* least, const int64_t* skip, const int64_t* width,
+                     const int64_t* rows, const int64_t* row, const int64_t* place, int32_t type, float* table,
+                     int64_t columns, int64_t threads, int64_t buffer_bytes, int64_t* told);
 int gw_rows_apply_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const gw_epilogue_f32* epilogue, float* y,
                       int64_t ldy, const int64_t* rows, int64_t table_rows);
 int gw_rows_apply_half_f32(int64_t n, int64_t f, const uint16_t* x, int64_t ldx, const gw_epilogue_f32* epilogue,

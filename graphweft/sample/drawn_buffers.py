@@ -13,7 +13,7 @@ from graphweft.graph.block import DrawnEdges, Runs
 from graphweft.graph.graph import Graph
 
 
-class Room:
+class DrawnBuffers:
     """Memory for the drawn edges of some rows."""
 
     def __init__(self, rows: int, edges: int) -> None:
@@ -26,9 +26,9 @@ class Room:
         """Bytes of all arrays."""
         return self.indptr.nbytes + self.indices.nbytes + self.offsets.nbytes
 
-    def head(self, rows: int) -> Room:
+    def head(self, rows: int) -> DrawnBuffers:
         """The first rows, over the same memory."""
-        part = Room.__new__(Room)
+        part = DrawnBuffers.__new__(DrawnBuffers)
         part.indptr = self.indptr[: rows + 1]
         edges = int(part.indptr[-1])
         part.indices, part.offsets = self.indices[:edges], self.offsets[:edges]
