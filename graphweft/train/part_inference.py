@@ -155,12 +155,12 @@ class PartInference:
             own = nodes.within(start, end)
             for first in range(0, len(own), step):
                 made = model.embedded(0, self._rows(own[first : first + step], table))
-                found.rows[row : row + len(made)] = made
+                found.put(row, made, table.piece)
                 row += len(made)
                 del made
-                found.let_go()
             if self.tiles.kept is not None:
                 trim_heap()
+        found.let_go()
         return found
 
     def _embedded_at_once(self, model: TypedStack) -> int:
@@ -178,19 +178,24 @@ class PartInference:
         """Rows of one layer for some nodes; ``under`` are those that it reads, None the features."""
         table = self._table(under)
         found: HiddenRows | None = None
-        row = 0
+        row, most = (
+            0,
+            0 if self.source.types is None else table.piece,
+        )  # tiles of a typed graph are no larger than parts
         for part in self._stretches(model, index, nodes, table, under):
             if found is None:
                 held = 0 if under is None else under[0].nbytes
                 found = self.tiles.rows(self._scratch, nodes.count, part.shape[1], held)
-            found.rows[row : row + len(part)] = part
+            found.put(row, part, most)
             row += len(part)
             del part
-            found.let_go()
             table.let_go()
             if self.tiles.kept is not None:  # gaps of the heap that no other tile fits would add up
                 trim_heap()
-        return HiddenRows(torch.empty(0, model.out_features)) if found is None else found
+        if found is None:
+            return HiddenRows(torch.empty(0, model.out_features))
+        found.let_go()
+        return found
 
     def _stretches(
         self, model: Stack, index: int, nodes: NodeSet, table: RowTable, under: tuple[HiddenRows, NodeSet] | None
