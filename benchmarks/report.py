@@ -6,7 +6,7 @@
 Comes in: result files, of which the latest row per case counts. Goes out: ratios of peers over GraphWeft, as each run
 measured them side by side. There is one reader per set of columns: :func:`read_epochs` for files with ``epoch_ms``,
 :func:`read_batches` for files with ``batches_per_s``, :func:`read_pairs` and :func:`read_layers` for files with a peer
-in the same row.
+in the same row, :func:`read_devices` for files with ``ms`` and ``mb``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Ratio:
     """One peer over GraphWeft on one case, both measured in the same run.
 
     Attributes:
-        part: The heading of the case: full batch, attention, typed, own layer, sampling or epoch.
+        part: The heading of the case: full batch, attention, typed, own layer, sampling, epoch or on a GPU.
         case: The model or the work, and the graph.
         peer: One of ``PEERS``.
         times: Time of the peer over ours.
@@ -128,6 +128,17 @@ LAYERS = (
         {"case": ("pairs", "attention, 8 edge features", "attention, 64 edge features")},
     ),
 )  # fmt: skip
+DEVICES = (
+    Source(
+        "on a GPU", "device_epochs", ("case", "data", "scale"), "{words}, {data} ({edges})",
+        {"pyg edges": PYG, "pyg, our batches": PYG, "pyg csr": CSR}, {"case": ("gcn", "gat", "sage")},
+    ),
+)  # fmt: skip
+_MODELS = {
+    "gcn": "GCN 3 x 32",
+    "gat": "GAT 2 x 64, 8 heads",
+    "sage": "SAGE 15-10-5, hidden 256, on our batches",
+}
 _WORDS = {"pairs": "EdgeConv (network on pairs, maximum)"}
 
 
@@ -211,10 +222,29 @@ def read_layers(folder: Path, sources: Sequence[Source] = LAYERS) -> Iterator[Ra
             yield Ratio(source.part, _case(source, row), PYG, float(row["times"]), memory, False, row)
 
 
+def read_devices(folder: Path, sources: Sequence[Source] = DEVICES) -> Iterator[Ratio]:
+    """Ratios from files with the columns ``case, data, scale, edges, system, ms, mb``.
+
+    The line of the same run with the system "graphweft" is ours.
+    """
+    for source in sources:
+        rows = rows_of(folder, source.file)
+        for row in _latest(rows, source):
+            if row["system"] not in source.systems:
+                continue
+            same = (*source.keys, "time")
+            ours = next(r for r in rows if r["system"] == "graphweft" and all(r[key] == row[key] for key in same))
+            words = {"words": _MODELS[row["case"]], "data": row["data"], "edges": f"{_count(row['edges'])} edges"}
+            times, memory = (float(row[column]) / float(ours[column]) for column in ("ms", "mb"))
+            peer = source.systems[row["system"]]
+            yield Ratio(source.part, source.case.format_map(words), peer, times, memory, False, row)
+
+
 def ratios(folder: Path = RESULTS) -> list[Ratio]:
     """All ratios that are shown, by part."""
     found = [*read_epochs(folder), *read_layers(folder), *read_batches(folder), *read_pairs(folder)]
-    parts = list(dict.fromkeys(source.part for source in (*EPOCHS, *BATCHES, *PAIRS)))
+    found += read_devices(folder)
+    parts = list(dict.fromkeys(source.part for source in (*EPOCHS, *BATCHES, *PAIRS, *DEVICES)))
     return sorted(found, key=lambda ratio: parts.index(ratio.part))
 
 
@@ -236,9 +266,10 @@ def _grouped(found: Sequence[Ratio]) -> dict[tuple[str, str], dict[str, Ratio]]:
 
 
 def _machine(row: Row) -> str:
+    device = f", {row['device']}" if row.get("device") else ""
     return (
         f"{row['processor']}, {row['threads']} threads of {row['cores']} cores, {row['level']}, "
-        f"{row['memory_gib']} GiB, torch {row['torch']}, Python {row['python']}"
+        f"{row['memory_gib']} GiB{device}, torch {row['torch']}, Python {row['python']}"
     )
 
 

@@ -3,8 +3,9 @@
     python csrc/bindings.py           # after an entry point or a structure has changed
 
 Comes in: definitions ``GW_API int gw_name(...)`` of ``core/*.cpp`` and structures ``gw_name`` of the headers. Goes out:
-``graphweft/_abi.py`` for Python, ``tests/cpp/entry_points.h`` for the C++ tests, and ``abi_hash.h``, by which Python
-refuses a library that was compiled from other sources. ``tests/test_abi.py`` sees that the files are those this writes.
+``graphweft/_abi.py`` for Python, ``entry_points.h`` for the C++ tests and for ``replay.cpp``, and ``abi_hash.h``, by
+which Python refuses a library that was compiled from other sources. ``tests/test_abi.py`` sees that the files are those
+this writes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADERS = ROOT / "csrc/include/graphweft"
-PYTHON, TESTS, HASH = ROOT / "graphweft/_abi.py", ROOT / "tests/cpp/entry_points.h", HEADERS / "abi_hash.h"
+PYTHON, LISTED, HASH = ROOT / "graphweft/_abi.py", HEADERS / "entry_points.h", HEADERS / "abi_hash.h"
 
 _ENTRY = re.compile(r"GW_API int (gw_\w+)\(([^)]*)\)\s*\{")
 _STRUCTURE = re.compile(r"^struct (gw_\w+) \{\n(.*?)^\};", re.DOTALL | re.MULTILINE)
@@ -189,12 +190,12 @@ def python_text() -> str:
 
 
 def header_text() -> str:
-    """``tests/cpp/entry_points.h``."""
+    """``entry_points.h``."""
     found = entries()
     headers = sorted({structure.header for structure in structures(found)} | {"abi.h", "nest.h"})
     lines = [
-        "// The core's entry points as the tests call them; csrc/core/*.cpp document them.",
-        "// Written by csrc/bindings.py from these sources.",
+        "// The core's entry points, which csrc/core/*.cpp document, and a list of them in the order of their names.",
+        "// Written by csrc/bindings.py from these sources; read by replay.cpp and the tests.",
         "#pragma once",
         "",
         "#include <cstdint>",
@@ -204,8 +205,9 @@ def header_text() -> str:
         'extern "C" {',
     ]
     for name, parameters in found.items():
-        lines.append(f"int {name}({', '.join(f'{p.type} {p.name}' for p in parameters) or 'void'});")
-    return "\n".join([*lines, "}", ""])
+        lines.append(f"GW_API int {name}({', '.join(f'{p.type} {p.name}' for p in parameters) or 'void'});")
+    listed = " \\\n".join(f"  X({name})" for name in sorted(found))
+    return "\n".join([*lines, "}", "", "#define GW_ENTRY_POINTS(X) \\", listed, ""])
 
 
 def hash_text() -> str:
@@ -224,10 +226,10 @@ def hash_text() -> str:
 def main() -> None:
     """Writes the files, formatted."""
     PYTHON.write_text(python_text())
-    TESTS.write_text(header_text())
+    LISTED.write_text(header_text())
     HASH.write_text(hash_text())
     subprocess.run(["ruff", "format", "--quiet", PYTHON], check=True)
-    subprocess.run(["clang-format", "-i", TESTS, HASH], check=True)
+    subprocess.run(["clang-format", "-i", LISTED, HASH], check=True)
 
 
 if __name__ == "__main__":

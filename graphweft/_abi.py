@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "4b34ea17df226a11"
+HASH = "b21aafa5bb6b297a"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -166,6 +166,27 @@ class SgdTensor(ctypes.Structure):
     )
 
 
+class Cell(ctypes.Structure):
+    """``gw_cell`` of replay.h."""
+
+    _fields_ = (
+        ("at", _P),
+        ("bytes", _I64),
+        ("source", _I64),
+        ("times", _U64),
+        ("more", _U64),
+    )
+
+
+class Call(ctypes.Structure):
+    """``gw_call`` of replay.h."""
+
+    _fields_ = (
+        ("entry", _I64),
+        ("words", _P),
+    )
+
+
 class TypedWeight(ctypes.Structure):
     """``gw_typed_weight`` of typed_rows.h."""
 
@@ -229,6 +250,8 @@ _Term = ctypes.POINTER(Term)
 _Left = ctypes.POINTER(Left)
 _AdamTensor = ctypes.POINTER(AdamTensor)
 _SgdTensor = ctypes.POINTER(SgdTensor)
+_Cell = ctypes.POINTER(Cell)
+_Call = ctypes.POINTER(Call)
 _TypedWeight = ctypes.POINTER(TypedWeight)
 _TypedRows = ctypes.POINTER(TypedRows)
 _TypedSums = ctypes.POINTER(TypedSums)
@@ -263,6 +286,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_draw_items": (_I64, _P, _I64, _P, _U64, _U64, _U64, _P),
     "gw_running_sums": (_Adjacency, _P, _P),
     "gw_random_walk": (_Adjacency, _I64, _P, _P, _I64, _P, _F64, _F64, _F64, _U64, _U64, _U64, _P),
+    "gw_deal_edges": (_P, _P, _I64, _P, _I32, _P, _I32, _I64, _P, _P),
+    "gw_compress_pairs": (_P, _I64, _I64, _I64, _I32, _I32, _P, _P),
     "gw_dense_count_nonzero": (_I32, _I64, _I64, _I64, _P, _P),
     "gw_csr_from_dense": (_I32, _I64, _I64, _I64, _P, _P, _I32, _P, _P),
     "gw_csr_to_dense": (_Adjacency, _I32, _P, _I64, _P),
@@ -306,6 +331,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_pages_unmap": (_P, _I64),
     "gw_multilevel_cluster": (_Adjacency, _I64, _P, _P, _P, _P, _P, _P, _P),
     "gw_multilevel_contract": (_Adjacency, _I64, _P, _P, _I64, _F64, _P, _P, _P),
+    "gw_multilevel_merge": (_P, _P, _P, _P, _P, _P, _I64, _F64, _P, _P, _P),
     "gw_multilevel_place": (_Adjacency, _I64, _P, _P, _P, _P, _I64, _I64, _P, _P, _P, _P, _P, _P, _P),
     "gw_negative_pairs": (_Adjacency, _P, _I32, _I64, _P, _I64, _U64, _U64, _U64, _P, _P),
     "gw_negative_tails": (_Adjacency, _P, _I32, _I64, _P, _I64, _U64, _U64, _U64, _P, _P),
@@ -316,6 +342,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_sgd_f32": (_SgdTensor, _I64),
     "gw_partition_stream": (_Adjacency, _I64, _I64, _P, _F64, _I32, _P, _P),
     "gw_partition_measure": (_Adjacency, _I64, _P, _P, _P),
+    "gw_replay": (_Cell, _I64, _P, _Call, _I64, _P),
+    "gw_read_rows_f32": (_P, _P, _I64, _P, _P, _P, _P, _P, _P, _P, _P, _P, _I32, _P, _I64, _I64, _I64, _P),
     "gw_rows_apply_f32": (_I64, _I64, _P, _I64, _Epilogue, _P, _I64, _P, _I64),
     "gw_rows_apply_half_f32": (_I64, _I64, _P, _I64, _Epilogue, _P, _I64, _P, _I64),
     "gw_col_sum_f32": (_I64, _I64, _P, _I64, _P),
@@ -347,13 +375,16 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_sddmm_dot_f64": (_Adjacency, _P, _I64, _P, _I64, _I64, _P),
     "gw_sparse_dropout_f32": (_Adjacency, _P, _I64, _I32, _F64, _U64, _U64, _P),
     "gw_order_by_time": (_Adjacency, _I64, _P, _P, _P, _P),
-    "gw_segment_sampler_new": (_Adjacency, _I64, _P, _P, _P, _I32, _I32, _P),
+    "gw_relation_runs_count": (_Adjacency, _I64, _P, _P),
+    "gw_relation_runs": (_Adjacency, _I64, _P, _P, _P),
+    "gw_segment_sampler_new": (_Adjacency, _I64, _P, _P, _P, _P, _P, _I32, _I32, _P),
     "gw_segment_sampler_free": (_P,),
     "gw_segment_begin": (_P, _I64, _P, _P, _P, _P, _I64, _P, _I32, _I32, _U64, _U64, _U64, _I64, _P, _P, _P, _P, _P, _P,
         _P),
-    "gw_segment_finish": (_P, _P, _P, _P, _P, _P, _P, _P, _P),
+    "gw_segment_finish": (_P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P),
     "gw_parts_offsets": (_I64, _P, _P, _P, _P, _P),
     "gw_parts_places": (_I64, _P, _P, _P, _P, _P),
+    "gw_parts_rows": (_I64, _P, _P, _P, _P, _I64, _P),
     "gw_parts_take": (_Adjacency, _I64, _P, _P, _P, _P, _P, _P, _P),
     "gw_spmm_f32": (_Adjacency, _P, _I64, _I64, _P, _P, _F64, _P, _I32, _Epilogue, _I32, _P, _I32, _P, _I64),
     "gw_spmm_f64": (_Adjacency, _P, _I64, _I64, _P, _P, _F64, _I32, _I32, _P, _P, _I64),
@@ -408,5 +439,6 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_typed_sort": (_I64, _P, _I64, _P, _P, _P, _P),
     "gw_typed_ends": (_I64, _P, _P, _P, _P, _I32, _P, _P),
     "gw_typed_rows": (_Adjacency, _I64, _P, _P, _P, _P, _I32, _P, _P, _P),
+    "gw_typed_run_rows": (_Adjacency, _P, _P, _P, _I64, _I64, _P, _P, _I32, _P, _P, _P, _P),
 }
 # fmt: on

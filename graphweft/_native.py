@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from graphweft._abi import HASH, SIGNATURES, Adjacency, Epilogue, Left, Term
-from graphweft._errors import GraphWeftError, IndexRangeError, NativeError, ShapeError
+from graphweft._errors import FallbackWarning, GraphWeftError, IndexRangeError, NativeError, ShapeError
 
 LEVELS = ("portable", "avx2", "avx512")
 _LIB_DIR = Path(__file__).parent / "lib"
@@ -73,7 +74,23 @@ def _load() -> tuple[ctypes.CDLL, str]:
             f"GRAPHWEFT_CPU_LEVEL: expected one of {', '.join(usable)}, which this CPU runs and this installation has, "
             f"got {wanted!r}"
         )
+    if "GRAPHWEFT_CPU_LEVEL" not in os.environ and (text := compiled_elsewhere(usable)):
+        warnings.warn(text, FallbackWarning, stacklevel=2)
     return (portable if wanted == "portable" else _open(wanted)), wanted
+
+
+def compiled_elsewhere(usable: tuple[str, ...]) -> str:
+    """What to tell where nothing but the portable kernels run here, which an install for a better CPU did not optimise.
+
+    A wheel has all levels, optimised; an install from source that of its own machine, and the portable one for checks.
+    """
+    better = [level for level in LEVELS[1:] if _path(level).exists()]
+    if usable != ("portable",) or len(better) != 1:
+        return ""
+    return (
+        f"kernels were compiled on another machine, for {better[0]}, which this CPU does not run: slow ones are used; "
+        "reinstall graphweft here, or with -C cmake.define.GRAPHWEFT_LEVELS=all"
+    )
 
 
 def usable_levels(best: int) -> tuple[str, ...]:

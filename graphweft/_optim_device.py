@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 from collections import defaultdict
+from operator import is_
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ class DeviceSteps(abc.ABC):
     _updates: dict[torch.device, Updates | None] = {}  # noqa: RUF012  # replaced when there is one
     _ready_for: Any = None  # the state that recorded steps are ready for
     _rates: tuple[tuple[torch.Tensor, float], ...] = ()  # by group: where the kernel reads it, and what is there
+    _walked: dict[torch.Tensor, tuple[torch.Tensor, ...]] = {}  # noqa: RUF012  # state that kernels walk, by parameter
 
     def write_rates(self) -> None:
         """Writes learning rates that have changed to where kernels of a device read them.
@@ -90,8 +92,13 @@ class DeviceSteps(abc.ABC):
         if grad is None or not param.numel() or not is_run(param) or not is_run(grad):
             return None
         first, state = self._changed(number, param)
-        fits = all(is_run(t) and t.device == param.device for t in state)
-        return Stepped(number, param, grad, state, first) if fits else None
+        known = self._walked.get(param, ())
+        if len(known) != len(state) or not all(map(is_, known, state)):
+            if not all(is_run(t) and t.device == param.device for t in state):
+                return None
+            self._walked = self._walked or {}
+            self._walked[param] = state
+        return Stepped(number, param, grad, state, first)
 
     def _by_kernels(self, left: list[tuple[int, list[torch.Tensor]]]) -> list[tuple[int, list[torch.Tensor]]]:
         """Steps parameters on devices, in one launch on each; gives those that are left for torch."""
@@ -99,11 +106,12 @@ class DeviceSteps(abc.ABC):
         fused = [number for number, _ in left if is_fused(self.param_groups[number])]
         if fused:
             self.write_rates()
+        kernels = {place: self._updates_on(place) for place in {p.device for _, params in left for p in params}}
         for number, params in left:
             may = number in fused and not isinstance(self.param_groups[number]["lr"], torch.Tensor)
             rest = list[torch.Tensor]()
             for param in params:
-                row = self._row(number, param) if may and self._updates_on(param.device) is not None else None
+                row = self._row(number, param) if may and kernels[param.device] is not None else None
                 if row is None:
                     rest.append(param)
                 else:
@@ -111,7 +119,7 @@ class DeviceSteps(abc.ABC):
             if rest:
                 others.append((number, rest))
         for place, rows in found.items():
-            updates = self._updates[place]
+            updates = kernels[place]
             assert updates is not None  # asked for above
             knobs = [self._settings(group) for group in self.param_groups]
             updates(rows, knobs, [rate for rate, _ in self._rates], self._scale)

@@ -147,6 +147,8 @@ class _Prepared:
     places: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.rest or self.copied:  # torch's part and copies are new every step: nobody looks at this one again
+            return
         self._take(list(map(_gradient_of, self.params)))
         self._stepped = [param for param, _, _ in self.moments]
         self._states = [own for _, own, _ in self.moments]

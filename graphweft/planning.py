@@ -35,11 +35,11 @@ from graphweft.train.model_input import as_read, check_parts, opened
 from graphweft.train.needs import Needs, RunBudget, budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import MODES, USUAL_BATCH, USUAL_RATE, check_choice, check_fanouts, check_integer
-from graphweft.train.plan import Considered, Plan, Way
+from graphweft.train.plan import Considered, Plan, Strategy
 from graphweft.train.spec import TrainSpec
 from graphweft.train.steps import PLANNED, Drawn, Given, planned, sampled
 from graphweft.train.stored_needs import groups_within, rows_within
-from graphweft.train.stored_ways import stored_plan
+from graphweft.train.stored_strategies import stored_plan
 
 Model = nn.Module | TrainSpec | str
 Data = Dataset | Store | str | os.PathLike[str]
@@ -83,7 +83,7 @@ def plan(
     Example:
         >>> from graphweft.data.synthetic import synthetic
         >>> found = plan("gcn", synthetic("cora", scale=0.2))
-        >>> found.mode, found.peak_bytes > 0, [other.way.mode for other in found.others]
+        >>> found.mode, found.peak_bytes > 0, [other.strategy.mode for other in found.others]
         ('full', True, ['mini', 'macro'])
     """
     check_choice("mode", mode, tuple(known for known in MODES if known != "mapped"))
@@ -106,8 +106,8 @@ def plan(
     if isinstance(ds, StoredDataset):
         inside = Drawn(check_fanouts(fanouts), batch_size or USUAL_BATCH, None, 1, "neighbor", "whole")
 
-        def price(group: Dataset) -> Way:
-            return _in_memory(built, group, None, profile, inside, ("mini",), keep_features).way
+        def price(group: Dataset) -> Strategy:
+            return _in_memory(built, group, None, profile, inside, ("mini",), keep_features).strategy
 
         measured = None if memory is None else partial(_stored_needs, built, ds, memory, inside, as_macro(macro))
         given = (built, ds, memory, profile, macro, mode, ranks, price)
@@ -163,7 +163,7 @@ def _in_memory(
     order: tuple[str, int | None] = ("auto", None),
 ) -> Plan:
     """The plan that a trainer of the same arguments follows; ``order`` of the nodes, and the epochs to come."""
-    ds, ranks = as_read(check_parts(model, ds, "nodes"), model), Ranks()
+    ds, ranks = as_read(check_parts(model, ds, "nodes"), model, memory is not None), Ranks()
     chosen = Chosen(None, None, 0.0, None, 0, None, None, None, None, None, (), ())
     loop = Loop(chosen, ds, "nodes", "accuracy", None)
     optimizer = make_optimizer(model, "adam", USUAL_RATE, 0.0, "all")
@@ -208,7 +208,7 @@ def _opened(data: Any) -> Dataset:
 
 def _shared(found: Plan, ranks: int) -> Considered:
     """Several ranks on this machine. Their exchange over a network is not priced."""
-    shared = replace(found.way, ranks=ranks, seconds={}, needs=None)
+    shared = replace(found.strategy, ranks=ranks, seconds={}, needs=None)
     return Considered(shared, "ranks of one machine share its cores, and exchange rows and gradients as well")
 
 

@@ -75,8 +75,8 @@ def scaling_run(spec: TrainSpec, ranks: int, network: str, plan: Plan) -> list[S
     Raises: ConfigError for a network that is none, and for a plan without full batches in memory.
     """
     rate, latency = network_of(network)
-    ways = [plan.way, *(other.way for other in plan.others)]
-    whole = next((w.epoch_seconds for w in ways if w.mode == "full" and w.ranks == 1 and not w.refused), None)
+    strategies = [plan.strategy, *(other.strategy for other in plan.others)]
+    whole = next((w.epoch_seconds for w in strategies if w.mode == "full" and w.ranks == 1 and not w.refused), None)
     if whole is None:
         raise ConfigError("network: expected a model and data that full batches are priced for")
     with threads_of(spec):

@@ -31,7 +31,7 @@ def _tokens(text: str) -> list[str]:
 def test_the_files_are_those_that_are_written(bindings: ModuleType) -> None:
     made = {
         ROOT / "graphweft/_abi.py": bindings.python_text(),
-        ROOT / "tests/cpp/entry_points.h": bindings.header_text(),
+        ROOT / "csrc/include/graphweft/entry_points.h": bindings.header_text(),
         ROOT / "csrc/include/graphweft/abi_hash.h": bindings.hash_text(),
     }
     for path, text in made.items():
@@ -103,3 +103,25 @@ def test_members_are_read(bindings: ModuleType, text: str, fields: list[tuple[st
 def test_a_parameter_that_is_not_understood_is_an_error(bindings: ModuleType) -> None:
     with pytest.raises(SystemExit, match="expected a type and a name"):
         bindings._parameters("int (*body)(int64_t)")
+
+
+@pytest.mark.parametrize(
+    ("installed", "best", "told"),
+    [
+        (("portable", "avx512"), 1, "avx512"),  # compiled on a newer machine
+        (("portable", "avx2"), 0, "avx2"),
+        (("portable", "avx2"), 2, ""),  # on an older one: its kernels run here
+        (("portable", "avx512"), 2, ""),
+        (("portable", "avx2", "avx512"), 0, ""),  # a wheel: its portable kernels are optimised
+        (("portable",), 2, ""),  # another architecture
+    ],
+)
+def test_kernels_of_another_machine_are_told(
+    installed: tuple[str, ...], best: int, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(_native, "_LIB_DIR", tmp_path)
+    for level in installed:
+        (tmp_path / f"libgraphweft_{level}.so").touch()
+    text = _native.compiled_elsewhere(_native.usable_levels(best))
+    assert (f"for {told}, which this CPU does not run" in text) if told else not text
+    assert "\n" not in text

@@ -104,7 +104,7 @@ def test_plans_name_every_way() -> None:
     plan = gw.plan("gcn", gw.synthetic("cora", scale=0.2))
     caption, (heads, *rows) = _read(plan)
     assert caption.startswith("Plan for ") and heads[1] == "mode"
-    assert [row[1] for row in rows] == [plan.mode, *(other.way.mode for other in plan.others)]
+    assert [row[1] for row in rows] == [plan.mode, *(other.strategy.mode for other in plan.others)]
     assert rows[0][0] == "taken" and [row[-1] for row in rows[1:]] == [other.reason for other in plan.others]
     shown = repr(plan)
     assert shown.startswith(f"Plan({plan.mode} on ") and f"epoch {rows[0][3]}" in shown and "\n" not in shown

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import doctest
 import re
+import shlex
 import warnings
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from graphweft import cli
 from graphweft._config import Config
 
 with contextlib.suppress(ImportError), warnings.catch_warnings():
@@ -43,6 +45,38 @@ PAGES = {
     "unsupervised": 12,
 }
 
+# Tasks of somebody who knows PyTorch Geometric: a name or a word of that library, and where the answer is.
+TASKS = {
+    "GCNConv": "from_pyg",
+    "Data": "from_pyg#the-data",
+    "NeighborLoader": "from_pyg#neighbours",
+    "ClusterLoader": "from_pyg#other-loaders",
+    "HeteroData": "from_pyg#typed-graphs",
+    "load_pyg_state_dict": "from_pyg#trained-weights",
+    "torch_geometric.nn": "compile#convolutions-of-pytorch-geometric",
+    "Planetoid": "data#known-names",
+    "networkx": "data#what-can-be-read",
+    "MessagePassing": "message_passing#a-layer",
+    "SAGEConv": "layers#options",
+    "to_hetero": "layers#layers-and-models-for-typed-graphs",
+    "edge_weight": "training#edge-weights-and-edge-features",
+    "backward": "training#a-loop-of-your-own",
+    "return_attention_weights": "training#attention-and-embeddings-to-read",
+    "class_weight": "training#your-own-loss-schedule-metrics-and-code",
+    "load_state_dict": "training#the-weights-after-training",
+    "seed": "training#reproducible-results",
+    "GraphSAINT": "sampling",
+    "LinkNeighborLoader": "links#batches-of-edges-to-predict",
+    "TUDataset": "graphs#sets-of-graphs",
+    "global_mean_pool": "graphs#models",
+    "RandomLinkSplit": "transforms#splits",
+    "AddLaplacianEigenvectorPE": "transforms#columns-beside-the-features",
+    "Node2Vec": "unsupervised#through-the-trainer",
+    "GNNExplainer": "explaining#with-the-explainers-of-pytorch-geometric",
+    "DistributedDataParallel": "distributed#on-several-machines",
+    "cuda": "devices",
+}
+
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_examples_of_a_page_hold(root: Path, page: str) -> None:
@@ -67,6 +101,45 @@ def test_every_page_is_in_the_navigation(root: Path) -> None:
     listed = {line for block in re.findall(r"```\{toctree\}(.*?)```", index, flags=re.DOTALL) for line in block.split()}
     pages = {page.stem for page in (root / "docs").glob("*.md")} - {"index"}
     assert pages <= listed, f"docs/index.md: expected every page in a toctree, got none for {pages - listed}"
+
+
+@pytest.mark.parametrize("front", ["README.md", "docs/index.md"])
+def test_tasks_are_two_clicks_from_the_front_page(root: Path, front: str) -> None:
+    """Twenty-five and more: a page that two links lead to has the heading and the word that is looked for."""
+    first = _linked(root / front)
+    reached = first | {page for near in first for page in _linked(near)}
+    missing = []
+    for word, answer in TASKS.items():
+        name, _, heading = answer.partition("#")
+        page = root / "docs" / f"{name}.md"
+        found = re.search(rf"\b{re.escape(word)}\b", page.read_text(encoding="utf-8"))
+        if page not in reached or not found or (heading and heading not in _headings(page)):
+            missing.append(f"{word}: {answer}")
+    assert len(TASKS) >= 25 and not missing
+
+
+def test_blocks_of_code_are_run(root: Path) -> None:
+    """Python is an example with a prompt, but in the README; commands have options that exist."""
+    checked = 0
+    for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+        for language, block in re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
+            if language in ("python", "pycon", "py"):
+                assert ">>> " in block or page.name == "README.md", f"{page.name}: {block}"
+            shell = language in ("sh", "bash", "shell") and page.name != "options.md"  # whose commands are run
+            for line in block.splitlines() if shell else ():
+                words = shlex.split(line, comments=True)
+                if words[:1] == ["graphweft"]:
+                    command = cli.app(args=words[1:], standalone_mode=False, obj=words[1:])
+                    assert callable(command), f"{page.name}: {line}"
+                    checked += 1
+    assert checked > 20
+
+
+def _linked(page: Path) -> set[Path]:
+    """The pages that a page links to."""
+    targets = re.findall(r"\]\(([^)\s#]+\.md)[^)]*\)", page.read_text(encoding="utf-8"))
+    found = {(page.parent / target).resolve() for target in targets if "://" not in target}
+    return {page for page in found if page.exists()}  # pages of the reference are built
 
 
 def test_links_between_pages_lead_somewhere(root: Path) -> None:

@@ -107,14 +107,14 @@ def test_a_store_is_planned_by_groups(tmp_path: Path) -> None:
     store = gw.macro.prepare_store(ds, tmp_path / "store", parts=4)
     model = gw.nn.GCN(ds.num_features, 16, ds.num_classes)
     plan = gw.plan(model, store, memory="1GB")
-    assert (plan.mode, plan.way.batches, plan.way.disk) == ("macro", "groups of 4 of 4 parts", store.nbytes)
+    assert (plan.mode, plan.strategy.batches, plan.strategy.disk) == ("macro", "groups of 4 of 4 parts", store.nbytes)
     told = gw.Trainer(model, store, mode="macro", memory="1GB").needs
-    assert plan.way.needs is not None and told is not None
-    assert told.total == pytest.approx(plan.way.needs.total, rel=0.1)  # measured twice
-    assert plan.way.needs.step > 0 and plan.way.needs.evaluation > 0 and plan.epoch_seconds is not None
-    assert plan.way.seconds["reading"] > 0  # the first group is waited for
+    assert plan.strategy.needs is not None and told is not None
+    assert told.total == pytest.approx(plan.strategy.needs.total, rel=0.1)  # measured twice
+    assert plan.strategy.needs.step > 0 and plan.strategy.needs.evaluation > 0 and plan.epoch_seconds is not None
+    assert plan.strategy.seconds["reading"] > 0  # the first group is waited for
     twice = gw.plan(model, store, memory="1GB", macro="parts:4/4+reuse:2", mode="macro")
-    assert twice.way.seconds["product"] == pytest.approx(2 * plan.way.seconds["product"])
+    assert twice.strategy.seconds["product"] == pytest.approx(2 * plan.strategy.seconds["product"])
     assert plan.peak_bytes is not None and plan.peak_bytes <= 10**9
     with pytest.raises(gw.errors.ConfigError, match=r"^memory: expected at least \d+ MB for groups of one of 4 parts"):
         gw.plan(model, store, memory=1000)

@@ -111,6 +111,21 @@ def test_a_peer_that_did_not_run_has_no_line(report: ModuleType, tmp_path: Path)
     assert [(ratio.peer, ratio.times, ratio.memory) for ratio in found] == [("DGL", 4.0, 2.5)]
 
 
+def test_a_peer_on_a_device_is_compared_within_its_run(report: ModuleType, tmp_path: Path) -> None:
+    row = {"case": "gat", "data": "toy", "scale": "1.0", "edges": 2_500_000, "device": "a GPU", "note": "", **STAMP}
+    rows = [
+        {**row, "system": system, "ms": ms, "mb": mb, "time": f"2026-01-0{day}"}
+        for system, ms, mb, day in (
+            ("graphweft", 9.0, 1, 1), ("graphweft", 2.0, 100, 2), ("graphweft, own loop", 4.0, 50, 2),
+            ("pyg edges", 9.0, 400, 2), ("pyg csr", 5.0, 150, 2),
+        )
+    ]  # fmt: skip
+    write(tmp_path / "device_epochs.csv", rows)
+    found = list(report.read_devices(tmp_path))
+    assert [(r.peer, r.times, r.memory) for r in found] == [("PyTorch Geometric", 4.5, 4.0), ("CSR by hand", 2.5, 1.5)]
+    assert "GAT 2 x 64, 8 heads, toy (2.5 M edges)" in report.table(found) and "a GPU" in report.table(found)
+
+
 def test_a_readme_without_markers_is_refused(report: ModuleType) -> None:
     with pytest.raises(ValueError, match="once each and in this order"):
         report.insert("text", "new")

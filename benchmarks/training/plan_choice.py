@@ -45,7 +45,7 @@ gw.plan(model(), ds, **drawn)  # compiles
 begun = time.perf_counter()
 plan = gw.plan(model(), ds, **drawn)
 found = {"plan_ms": 1000 * (time.perf_counter() - begun), "chosen": plan.mode}
-for way in [plan.way, *(other.way for other in plan.others)]:
+for way in [plan.strategy, *(other.strategy for other in plan.others)]:
     if way.epoch_seconds is not None:
         found |= {f"{way.mode}_predicted_ms": 1000 * way.epoch_seconds, f"{way.mode}_slowest": way.slowest}
 for mode, epochs in (("full", 12), ("mini", 4)):

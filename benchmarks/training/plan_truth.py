@@ -57,7 +57,7 @@ drawn = {"batch_size": given["batch_size"]}
 thread = threading.Thread(target=watch)
 try:
     planned = gw.plan(model, ds, memory=given["memory"], mode=given["mode"], **drawn)
-    ways = [planned.way, *(other.way for other in planned.others)]
+    ways = [planned.strategy, *(other.strategy for other in planned.others)]
     begun = time.perf_counter()
     choose(ways, planned.statistics, planned.limit)
     plan_ms = 1000 * (time.perf_counter() - begun)

@@ -26,7 +26,7 @@ GW_API int gw_normalise_f32(int64_t n, int64_t f, const float* x, int64_t ldx, c
 }
 
 // Gradients of gw_batch_norm_f32 without relu, from that of its result dy[n, f]; each of dx[n, f], dweight[f], dbias[f]
-// may be null.
+// may be null, and dx may be dy.
 GW_API int gw_batch_norm_grad_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const float* dy, int64_t lddy,
                                   const float* weight, const float* stats, double eps, float* dx, int64_t lddx,
                                   float* dweight, float* dbias) {

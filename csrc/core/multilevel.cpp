@@ -42,6 +42,18 @@ GW_API int gw_multilevel_contract(const gw_adjacency* a, int64_t first, const in
   });
 }
 
+// Two graphs between the same clusters as one, of whose pairs a share is kept: the arrays of both, and indptr
+// [clusters + 1] out where indices is null; else in, and indices and weights [indptr[clusters]] out.
+GW_API int gw_multilevel_merge(const int64_t* a_indptr, const int32_t* a_indices, const int32_t* a_weights,
+                               const int64_t* b_indptr, const int32_t* b_indices, const int32_t* b_weights,
+                               int64_t clusters, double kept, int64_t* indptr, int32_t* indices, int32_t* weights) {
+  return gw::guarded([&] {
+    gw::require(clusters > 0 && clusters < int64_t{1} << 31, "gw_multilevel_merge: expected clusters");
+    gw::merge_rows({a_indptr, a_indices, a_weights}, {b_indptr, b_indices, b_weights}, clusters, kept, indptr, indices,
+                   weights);
+  });
+}
+
 // Nodes of some rows move between k parts. order [rows] or null; target and counted [labels]; limits [5]: mean weight
 // of a part, most weight, most spread, pull of labels, pull of weights; part [nodes], counts [labels + 1, k] and spread
 // [k] in and out; moved [1].

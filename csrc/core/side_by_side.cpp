@@ -14,10 +14,19 @@ GW_API int gw_parts_offsets(int64_t n, const int64_t* ids, const int64_t* ptr, c
   });
 }
 
-// Places in ranges that were laid one after the other; owners may be null.
+// Places in ranges that were laid one after the other; places or owners may be null.
 GW_API int gw_parts_places(int64_t n, const int64_t* ids, const int64_t* ptr, const int64_t* out_ptr, int64_t* places,
                            int64_t* owners) {
   return gw::guarded([&] { gw::part_places(ptr, ids, n, out_ptr, places, owners); });
+}
+
+// Rows of `bytes` bytes of the ranges `ids` of a table, one range after the other.
+GW_API int gw_parts_rows(int64_t n, const int64_t* ids, const int64_t* ptr, const int64_t* out_ptr, const void* table,
+                         int64_t bytes, void* out) {
+  return gw::guarded([&] {
+    gw::require(bytes >= 0, "gw_parts_rows: a size is negative");
+    gw::part_rows(ptr, ids, n, out_ptr, static_cast<const char*>(table), bytes, static_cast<char*>(out));
+  });
 }
 
 // The structure of the parts `ids` of a block-diagonal one; edge_ids is null where a has none.

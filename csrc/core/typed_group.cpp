@@ -110,4 +110,23 @@ GW_API int gw_typed_rows(const gw_adjacency* block, int64_t num_src, const int64
     wide ? run(int64_t{}) : run(int32_t{});
   });
 }
+
+// The same for a block whose rows are runs of one relation each (run_begin, runs: see gw_relation_runs), of which it
+// keeps limits[relation] edges at most (null, or negative: all). Also writes counts [relations].
+GW_API int gw_typed_run_rows(const gw_adjacency* block, const int64_t* run_begin, const void* runs,
+                             const int64_t* limits, int64_t num_src, int64_t relations, const int64_t* order,
+                             const int64_t* place, int32_t wide, int64_t* counts, int64_t* indptr, void* indices,
+                             void* ids) {
+  return gw::guarded([&] {
+    gw::require(block && block->indptr && !block->edge_ids && block->num_rows <= num_src && relations > 0,
+                "typed_run_rows: expected a block with its edges as they lie");
+    const gw::block_runs cut{run_begin, static_cast<const gw::relation_run*>(runs), limits};
+    const auto run = [&](auto id) {
+      using I = decltype(id);
+      gw::rows_by_runs(*block, cut, num_src, relations, order, place, counts, indptr, static_cast<I*>(indices),
+                       static_cast<I*>(ids));
+    };
+    wide ? run(int64_t{}) : run(int32_t{});
+  });
+}
 }

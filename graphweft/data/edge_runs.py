@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from graphweft.data.edge_deal import dealt
 from graphweft.data.store_input import Edges, check_ends
-from graphweft.data.store_writes import opened, settle, write_all
+from graphweft.data.store_writes import Behind, opened, settle, write_all
 from graphweft.storage.block_io import array_bytes, forget_pages, read_bytes
 
-_EDGE_BYTES = 72  # of a chunk's edge at its peak: ends as read and renumbered, part, order, sorted pairs
+_EDGE_BYTES = 72  # of a chunk's edge at its peak: ends as read and as int64, pairs, and those that are being written
 
 
 class EdgeRuns:
@@ -69,15 +70,31 @@ class EdgeRuns:
         """Edges into a part."""
         return sum(int(cut[part + 1] - cut[part]) for cut in self.cuts)
 
-    def read(self, part: int, most: int) -> Iterator[NDArray[np.signedinteger]]:
-        """(n, 2 and more) destination, source and columns, at most ``most`` at a time. Raises: DataError."""
-        width = self.width
+    def whole(self, part: int) -> NDArray[np.signedinteger]:
+        """(n, 2 and more) as :meth:`read`, all at once. Raises: DataError."""
+        found, filled = np.empty((self.count(part), 2 + len(self.columns)), self.dtype), 0
+        for pairs in self.read(part, max(len(found), 1), found):
+            filled += len(pairs)
+        return found
+
+    def read(
+        self, part: int, most: int, out: NDArray[np.signedinteger] | None = None
+    ) -> Iterator[NDArray[np.signedinteger]]:
+        """(n, 2 and more) destination, source and columns, at most ``most`` at a time; into ``out``, one after another.
+
+        Raises: DataError.
+        """
+        width, filled = self.width, 0
         handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for cut in self.cuts:
                 for first in range(int(cut[part]), int(cut[part + 1]), most):
                     last = min(first + most, int(cut[part + 1]))
-                    pairs = np.empty((last - first, 2 + len(self.columns)), self.dtype)
+                    if out is None:
+                        pairs = np.empty((last - first, 2 + len(self.columns)), self.dtype)
+                    else:
+                        pairs = out[filled : filled + last - first]
+                    filled += len(pairs)
                     read_bytes(handle, str(self.path), first * width, array_bytes(pairs))
                     forget_pages(handle, first * width, pairs.nbytes)
                     yield pairs
@@ -90,13 +107,14 @@ def sort_edges(
     who: str,
     edges: Callable[[int], Iterator[Edges]],
     part: NDArray[np.integer],
-    new_id: NDArray[np.signedinteger],
+    new_id: NDArray[np.signedinteger] | None,
     parts: int,
     path: Path,
     memory: int,
     done: Callable[[int], None],
     columns: tuple[str, ...] = (),
     relations: int = 0,
+    dtype: np.dtype[np.signedinteger] | None = None,
 ) -> EdgeRuns:
     """Writes all edges as sorted runs.
 
@@ -104,41 +122,60 @@ def sort_edges(
         who: Name of the dataset, for messages.
         edges: Gives the edges, so many at a time.
         part: (N,) part of every node of the source.
-        new_id: (N,) its id in the store.
+        new_id: (N,) its id in the store; None: that of the source, as ``dtype``, without columns.
         parts: Number of parts.
         path: The file to write.
         memory: Bytes that may be used.
         done: Told how many edges were read.
         columns: What is kept of an edge beside its ends: "relation", "weight".
         relations: Their number.
+        dtype: Of ids; that of ``new_id``.
 
     Raises: DataError for ids out of range, or a disk that is full.
     """
-    runs = EdgeRuns(path, parts, new_id.dtype, [], columns)
-    most = max(memory // (_EDGE_BYTES + 2 * new_id.dtype.itemsize * len(columns)), 1024)
+    kind = np.dtype(dtype) if new_id is None else new_id.dtype
+    runs = EdgeRuns(path, parts, kind, [], columns)
+    most = max(memory // (_EDGE_BYTES + 2 * kind.itemsize * len(columns)), 1024)
     written = 0
     of_relation = np.zeros(relations, np.int64)
-    with opened(path, fresh=True) as handle:
-        for src, dst, relation, weight in edges(most):
-            check_ends(who, src, dst, len(part))
-            of = part[dst]
-            order = np.argsort(of, kind="stable")  # of small integers by radix
-            pairs = np.empty((len(dst), 2 + len(columns)), new_id.dtype)
-            pairs[:, 0], pairs[:, 1] = new_id[dst][order], new_id[src][order]
-            for place, name in enumerate(columns, 2):
-                values = relation if name == "relation" else weight
-                assert values is not None  # of an input with such columns
-                kept = values[order]
-                pairs[:, place] = kept if name == "relation" else kept.astype(np.float32).view(np.int32)
-            if relation is not None:
-                of_relation += np.bincount(relation, minlength=relations)
-            cut = np.zeros(parts + 1, np.int64)
-            np.cumsum(np.bincount(of, minlength=parts), out=cut[1:])
-            del of, order, src, dst, relation, weight
+
+    def write(pairs: NDArray[np.signedinteger], first: int) -> None:
+        write_all(handle, path, pairs, first * runs.width)
+        settle(handle, path)
+        done(first + len(pairs))
+
+    with opened(path, fresh=True) as handle, Behind() as writing:
+        for chunk in edges(most):
+            check_ends(who, chunk.src, chunk.dst, len(part))
+            if columns or part.dtype.kind != "u":
+                assert new_id is not None  # without columns alone
+                pairs, cut = _with_columns(chunk, part, new_id, parts, columns)
+            else:
+                pairs, cut = dealt(chunk.src, chunk.dst, part, new_id, parts, kind)
+            if chunk.relation is not None:
+                of_relation += np.bincount(chunk.relation, minlength=relations)
+            del chunk
             runs.cuts.append(cut + written)
-            write_all(handle, path, pairs, written * runs.width)
+            writing.begin(write, pairs, written)
             written += len(pairs)
-            settle(handle, path)
-            done(written)
+            del pairs
     runs.of_relation = of_relation.tolist()
     return runs
+
+
+def _with_columns(
+    edges: Edges, part: NDArray[np.integer], new_id: NDArray[np.signedinteger], parts: int, columns: tuple[str, ...]
+) -> tuple[NDArray[np.signedinteger], NDArray[np.int64]]:
+    """Edges by part with what they have beside their ends, and where each part begins."""
+    of = part[edges.dst]
+    order = np.argsort(of, kind="stable")  # of small integers by radix
+    pairs = np.empty((len(of), 2 + len(columns)), new_id.dtype)
+    pairs[:, 0], pairs[:, 1] = new_id[edges.dst][order], new_id[edges.src][order]
+    for place, name in enumerate(columns, 2):
+        values = edges.relation if name == "relation" else edges.weight
+        assert values is not None  # of an input with such columns
+        kept = values[order]
+        pairs[:, place] = kept if name == "relation" else kept.astype(np.float32).view(np.int32)
+    cut = np.zeros(parts + 1, np.int64)
+    np.cumsum(np.bincount(of, minlength=parts), out=cut[1:])
+    return pairs, cut

@@ -167,6 +167,7 @@ class FilesInput:
             warnings.warn(f"{self.name}: {self.notes[0]}", DataWarning, stacklevel=4)
         known = self._edges.count
         self.num_edges = None if known is None else known * (2 if files.bidirected else 1)
+        self.both_ways = files.bidirected
 
     def identity(self) -> dict[str, Any]:
         """Sizes and times of change of the files."""

@@ -265,7 +265,7 @@ def _from_rows(
     source: StoreInput, parts: int, seed: int, memory: int, partial: Path, told: Told
 ) -> NDArray[np.integer[Any]]:
     """Parts by the multilevel method, from a file of sorted rows."""
-    total = None if source.num_edges is None else 2 * source.num_edges
+    total = None if source.num_edges is None else (1 if source.both_ways else 2) * source.num_edges
     rows = sorted_rows(source, partial, memory // 2, lambda count: told("sorting rows", count, total))
     labels = source.training_labels()
     made = multilevel(rows, parts, labels, seed=seed, most_entries=max(memory // 2 // ENTRY_BYTES, 1024))

@@ -10,8 +10,10 @@ from __future__ import annotations
 import bisect
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,21 @@ import torch
 from numpy.typing import NDArray
 
 from graphweft._errors import DataError
+from graphweft._machine import processors
+from graphweft._workers import become_worker
+from graphweft.data.edge_deal import compressed
 from graphweft.data.edge_runs import EdgeRuns, sort_edges
 from graphweft.data.store_input import StoreInput
-from graphweft.data.store_writes import WrittenPages, opened, settle, sync_folder, write_all, write_json, write_text
+from graphweft.data.store_writes import (
+    Behind,
+    WrittenPages,
+    opened,
+    settle,
+    sync_folder,
+    write_all,
+    write_json,
+    write_text,
+)
 from graphweft.storage.block_io import array_bytes, bytes_of
 from graphweft.storage.numbering import numbered_by_group
 from graphweft.storage.store_format import (
@@ -44,7 +58,8 @@ KEY = "key.json"  # what a build is made of, in its temporary folder
 _STATE, _RUNS = "build.json", "edges.runs"
 _PAGES = 8  # a share of the memory: pages of what was written
 _OFFSETS = 16  # bytes of a node of a part while its edges are counted: the sum so far, and what a range adds
-_SORTED_EDGE = 40  # bytes of an edge while a range of rows is sorted: pairs as read, key, sorted key, column
+_SORTED_EDGE = 40  # bytes of an edge while a range of rows is sorted: pairs as read, those of the range, columns
+_WRITERS = 4  # threads that write rows to parts and add up their checksums, at most
 _WEIGHTED_EDGE = 80  # where weights are sorted along, and an order by which
 _LARGEST_KEY = 1 << 62
 
@@ -88,10 +103,12 @@ class Build:
         """Does what is left to do; the manifest is the last file that is written. Raises: DataError."""
         self._write_rows()
         runs = self._sorted_edges()
-        entries = []
-        for number in range(self.parts):
-            entries.append(self._entry(number) or self._write_structure(number, runs))
-            self.told("writing parts", number + 1, self.parts)
+        with Behind() as writing:
+            for number in range(self.parts):
+                if self._entry(number) is None:
+                    self._write_structure(number, runs, writing)
+                self.told("writing parts", number + 1, self.parts)
+        entries = [entry for number in range(self.parts) if (entry := self._entry(number)) is not None]
         source, labels = self.source, self.source.labels
         manifest = Manifest(
             name=source.name,
@@ -135,38 +152,60 @@ class Build:
 
     def _write_rows(self) -> None:
         """Features, labels, splits and ids: each range of the source goes to consecutive rows of every part."""
-        nodes, width = self.source.num_nodes, self.shape.row_width
+        nodes, first = self.source.num_nodes, int(self.state["rows"])
+        if first >= nodes:
+            return
         blocks = [self._layout(number, 0) for number in range(self.parts)]
-        most = max(self.memory // (20 * width + 8 * max(self.shape.label_columns, 1) * 2 + 64), 1)
-        first = int(self.state["rows"])
         filled = _counts(self.part[:first], self.parts)
-        while first < nodes:
-            type_ = bisect.bisect_right(self.type_starts, first) - 1
-            last = min(first + most, self.type_starts[type_ + 1])
-            own = f"x.{type_}" if self.shape.type_widths else "x"
-            of_own = _counts(self.part[self.type_starts[type_] : first], self.parts)
-            of = self.part[first:last]
-            order = np.argsort(of, kind="stable")
-            x, y, split = self.source.rows(first, last)
-            cuts = np.concatenate([[0], np.cumsum(np.bincount(of, minlength=self.parts))])
-            at = torch.from_numpy(order)
-            rows = {
-                own: torch.empty(last - first, 0) if x is None else self._rounded(x[at], at + first),
-                "y": y[at].to(DTYPES[self.shape.label_dtype]),
-                "split": torch.from_numpy(split[order]),
-                "node_ids": at + first,
-            }
-            del x, y
-            for number in np.flatnonzero(np.diff(cuts)).tolist():
-                taken = slice(int(cuts[number]), int(cuts[number + 1]))
-                before = {name: int((of_own if name == own else filled)[number]) for name in rows}
-                self._put_rows(number, blocks[number], {name: table[taken] for name, table in rows.items()}, before)
-            filled += np.diff(cuts)
-            first = last
-            self.state["rows"] = first
-            write_json(self.folder / _STATE, self.state)
-            self.told("copying features", first, nodes)
+        with ThreadPoolExecutor(min(processors(), _WRITERS), "graphweft-write", become_worker) as threads:
+            for last, own, rows in self._ranges(first):
+                cuts = np.concatenate([[0], np.cumsum(np.bincount(self.part[first:last], minlength=self.parts))])
+                of_type = self.type_starts[bisect.bisect_right(self.type_starts, first) - 1]
+                before = {name: filled for name in rows} | {own: _counts(self.part[of_type:first], self.parts)}
+                put = partial(self._put_rows, blocks, rows, cuts, before)
+                there = np.flatnonzero(np.diff(cuts)).tolist()
+                for number, found in zip(there, threads.map(put, there), strict=True):
+                    for name, value in found.items():
+                        self.state[name][number] = value
+                filled += np.diff(cuts)
+                first = last
+                self.state["rows"] = first
+                write_json(self.folder / _STATE, self.state)
+                self.told("copying features", first, nodes)
         self._pages.let_go()
+
+    def _ranges(self, first: int) -> Iterator[tuple[int, str, dict[str, torch.Tensor]]]:
+        """Ranges of rows from ``first`` on, by part; the next one is read while one is written.
+
+        Its end, the name of its features, and its rows by block.
+        """
+        width = self.shape.row_width
+        most = max(self.memory // (24 * width + 8 * max(self.shape.label_columns, 1) * 3 + 96), 1)
+        with ThreadPoolExecutor(1, "graphweft-read") as reading:
+            coming = reading.submit(self._range, first, most)
+            while True:
+                found = coming.result()
+                if found[0] < self.source.num_nodes:
+                    coming = reading.submit(self._range, found[0], most)
+                yield found
+                if found[0] >= self.source.num_nodes:
+                    return
+
+    def _range(self, first: int, most: int) -> tuple[int, str, dict[str, torch.Tensor]]:
+        """At most so many rows of one type."""
+        type_ = bisect.bisect_right(self.type_starts, first) - 1
+        last = min(first + most, self.type_starts[type_ + 1])
+        own = f"x.{type_}" if self.shape.type_widths else "x"
+        order = np.argsort(self.part[first:last], kind="stable")
+        x, y, split = self.source.rows(first, last)
+        at = torch.from_numpy(order)
+        rows = {
+            own: torch.empty(last - first, 0) if x is None else self._rounded(x[at], at + first),
+            "y": y[at].to(DTYPES[self.shape.label_dtype]),
+            "split": torch.from_numpy(split[order]),
+            "node_ids": at + first,
+        }
+        return last, own, rows
 
     def _rounded(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """Features as they are stored. Raises: DataError for one that their type cannot hold."""
@@ -181,21 +220,28 @@ class Build:
         return made
 
     def _put_rows(
-        self, number: int, blocks: tuple[Block, ...], rows: dict[str, torch.Tensor], filled: dict[str, int]
-    ) -> None:
-        """Rows of one part behind those that are there, ``filled`` of each block; checksums go on."""
-        path = self._path(number)
+        self,
+        blocks: list[tuple[Block, ...]],
+        rows: dict[str, torch.Tensor],
+        cuts: NDArray[np.int64],
+        before: dict[str, NDArray[np.int64]],
+        number: int,
+    ) -> dict[str, int]:
+        """Rows of one part behind those that are there, ``before`` of each block; what is counted goes on."""
+        path, taken, found = self._path(number), slice(int(cuts[number]), int(cuts[number + 1])), dict[str, int]()
         with opened(path) as handle:
-            for block in blocks:
+            for block in blocks[number]:
                 if block.name not in rows:
                     continue
-                content = bytes_of(rows[block.name].contiguous())
+                content = bytes_of(rows[block.name][taken].contiguous())
                 width = block.nbytes // block.shape[0]
-                write_all(handle, path, content, block.offset + filled[block.name] * width)
-                self.state[block.name][number] = zlib.crc32(content, self.state[block.name][number])
-        self._pages.add(path, sum(table.nbytes for table in rows.values()), 2 * len(rows))
+                write_all(handle, path, content, block.offset + int(before[block.name][number]) * width)
+                found[block.name] = zlib.crc32(content, self.state[block.name][number])
+        self._pages.add(path, sum(table[taken].nbytes for table in rows.values()), 2 * len(rows))
+        split = rows["split"][taken].numpy()
         for name, bit in SPLIT_BITS.items():
-            self.state[name][number] += int(((rows["split"] & bit) > 0).sum())
+            found[name] = self.state[name][number] + int(np.count_nonzero(split & bit))
+        return found
 
     def _sorted_edges(self) -> EdgeRuns:
         """The edges by part, from an earlier try where it got so far."""
@@ -234,21 +280,26 @@ class Build:
         blocks = tuple(Block(**{**block, "shape": tuple(block["shape"])}) for block in held["blocks"])
         return PartEntry(**{**held, "blocks": blocks, "types": tuple(held["types"])})
 
-    def _write_structure(self, number: int, runs: EdgeRuns) -> PartEntry:
+    def _write_structure(self, number: int, runs: EdgeRuns, writing: Behind) -> None:
         """Offsets, sources, relations and weights of a part, range of rows after range of rows.
 
-        Rows are by relation, then by ascending source.
+        Rows are by relation, then by ascending source. What fits at once is written while the next part is read.
         """
         nodes, start, edges = int(self.sizes[number]), int(self.bounds[number]), runs.count(number)
         blocks = {block.name: block for block in self._layout(number, edges)}
         most = max(self.memory // (_WEIGHTED_EDGE if runs.columns else _SORTED_EDGE), 1024)
+        if edges <= most // 2 and not runs.columns:  # half: another part is being written
+            offsets, indices = compressed(runs.whole(number), start, nodes)
+            writing.begin(self._put_structure, number, edges, offsets, indices)
+            return
+        writing.wait()
         highest = max(_LARGEST_KEY // (max(self.shape.num_relations, 1) * max(self.source.num_nodes, 1)), 1)
         indptr = np.zeros(nodes + 1, np.int64)
         for pairs in runs.read(number, most):
             indptr[1:] += np.bincount(pairs[:, 0] - start, minlength=nodes)
         np.cumsum(indptr, out=indptr)
         sums = dict.fromkeys(("indices", "relations", "weights"), 0)
-        row, path, last_block = 0, self._path(number), self._layout(number, edges)[-1]
+        row, path = 0, self._path(number)
         with opened(path) as handle:
             while row < nodes:
                 last = max(int(np.searchsorted(indptr, indptr[row] + most, "right")) - 1, row + 1)
@@ -259,15 +310,31 @@ class Build:
                     self._pages.add(path, written)
                     sums[name] = zlib.crc32(array_bytes(column), sums[name])
                 row = last
-            write_all(handle, path, indptr, blocks["indptr"].offset)
-            settle(handle, path, aligned(last_block.offset + last_block.nbytes))
+        self._put_structure(number, edges, indptr, None, sums)
+
+    def _put_structure(
+        self,
+        number: int,
+        edges: int,
+        indptr: NDArray[np.int64],
+        indices: NDArray[np.signedinteger[Any]] | None,
+        sums: dict[str, int] | None = None,
+    ) -> None:
+        """The last blocks of a part, and its entry; ``sums``: checksums of its edges, where these are written."""
+        nodes, path, blocks = int(self.sizes[number]), self._path(number), self._layout(number, edges)
+        at, sums = {block.name: block.offset for block in blocks}, dict(sums or {})
+        with opened(path) as handle:
+            if indices is not None:
+                write_all(handle, path, indices, at["indices"])
+                sums["indices"] = zlib.crc32(array_bytes(indices))
+            write_all(handle, path, indptr, at["indptr"])
+            settle(handle, path, aligned(blocks[-1].offset + blocks[-1].nbytes))
         sums["indptr"] = zlib.crc32(array_bytes(indptr))
         sums |= {name: int(self.state[name][number]) for name in self._row_blocks()}
-        finished = tuple(replace(block, crc32=sums[block.name]) for block in blocks.values())
+        finished = tuple(replace(block, crc32=sums[block.name]) for block in blocks)
         splits = {name: int(self.state[name][number]) for name in SPLIT_BITS}
         entry = PartEntry(path.name, nodes, edges, **splits, blocks=finished, types=self._types_of(number))
         write_json(path.with_suffix(".json"), asdict(entry))
-        return entry
 
     def _columns(
         self, runs: EdgeRuns, number: int, first: int, last: int, count: int, most: int

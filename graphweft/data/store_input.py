@@ -67,6 +67,11 @@ class StoreInput(Protocol):
         ...
 
     @property
+    def both_ways(self) -> bool:
+        """Whether :meth:`edges` is known to give the reverse of every edge."""
+        ...
+
+    @property
     def num_features(self) -> int:
         """Columns of the features that all nodes have; 0 without."""
         ...
@@ -143,6 +148,7 @@ class DatasetInput:
     """
 
     resident = 0
+    both_ways = False  # whose structure is in memory, where nobody asks
 
     def __init__(self, ds: Dataset) -> None:
         if ds.graph_ptr is not None:

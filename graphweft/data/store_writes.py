@@ -9,7 +9,9 @@ import contextlib
 import ctypes
 import json
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphweft._errors import DataError
+from graphweft._workers import become_worker
 from graphweft.storage.block_io import array_bytes, forget_pages
 
 _REQUEST = 16 << 20
@@ -63,6 +66,36 @@ def settle(handle: int, path: Path, size: int | None = None) -> None:
     forget_pages(handle)
 
 
+class Behind:
+    """Does one step beside the caller: who gives the next one waits for the one before, and is told if that failed.
+
+    Inside of ``with``; at its end the last step is done.
+    """
+
+    def __enter__(self) -> Behind:
+        self._thread = ThreadPoolExecutor(1, "graphweft-write", become_worker)
+        self._step: Future[Any] | None = None
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self.wait()
+        finally:
+            self._thread.shutdown(wait=True)
+
+    def begin(self, step: Callable[..., Any], *given: Any) -> None:
+        """Begins a step. Raises: what the one before raised."""
+        self.wait()
+        self._step = self._thread.submit(step, *given)
+
+    def wait(self) -> None:
+        """Waits for the step that was begun. Raises: what it raised."""
+        step, self._step = self._step, None
+        if step is not None:
+            step.result()
+
+
 class WrittenPages:
     """Files that were written to, of which the system keeps no more than a bound.
 
@@ -73,17 +106,19 @@ class WrittenPages:
     """
 
     def __init__(self, most: int) -> None:
+        self._lock = threading.Lock()
         self._half = max(most // 2, 1 << 20)
         self._held = 0
         self._fresh: set[Path] = set()
         self._under_way: set[Path] = set()
 
     def add(self, path: Path, nbytes: int, pieces: int = 1) -> None:
-        """So many bytes were written, in pieces that begin and end inside of pages. Raises: DataError."""
-        self._fresh.add(path)
-        self._held += nbytes + _PAGE * pieces
-        if self._held >= self._half:
-            self._turn()
+        """So many bytes were written, in pieces that begin and end inside of pages; any thread. Raises: DataError."""
+        with self._lock:
+            self._fresh.add(path)
+            self._held += nbytes + _PAGE * pieces
+            if self._held >= self._half:
+                self._turn()
 
     def let_go(self) -> None:
         """The system keeps nothing. Raises: DataError, for a full disk."""

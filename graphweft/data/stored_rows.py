@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from graphweft.data.edge_runs import EdgeRuns, sort_edges
+from graphweft._workers import become_worker
+from graphweft.data.edge_deal import compressed
+from graphweft.data.edge_runs import sort_edges
 from graphweft.data.store_input import Edges, StoreInput
-from graphweft.data.store_writes import opened, settle, write_all
+from graphweft.data.store_writes import Behind, opened, settle, write_all
 from graphweft.graph.adjacency import Adjacency
 from graphweft.storage.block_io import array_bytes, forget_pages, read_bytes
 
-_EDGE_BYTES = 40  # of an entry of a bucket at its peak: pair as read, key, sorted and unique keys, column
-_ROW_BYTES = 28  # of an entry while a piece is worked on: column, and the entries between clusters with their keys
+_EDGE_BYTES = 40  # of an entry of a bucket at its peak: pair as read, column, place; column that is being written
+_ROW_BYTES = 32  # of an entry while a piece is worked on: two columns, and the entries between clusters with their keys
 
 
 class StoredRows:
@@ -53,21 +57,41 @@ class StoredRows:
         self._path.unlink(missing_ok=True)
 
     def pieces(self) -> Iterator[tuple[int, Adjacency]]:
-        """The first node of each piece, and its rows. Raises: DataError for a file that cannot be read."""
-        indptr, nodes, first = self._indptr, self.num_nodes, 0
+        """The first node of each piece, and its rows; the next piece is read meanwhile.
+
+        Raises: DataError for a file that cannot be read.
+        """
+        nodes = self.num_nodes
         handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            while first < nodes:
-                begin = int(indptr[first])
-                last = max(int(np.searchsorted(indptr, begin + self._most, "right")) - 1, first + 1)
-                columns = np.empty(int(indptr[last]) - begin, np.int32)
-                read_bytes(handle, str(self._path), 4 * begin, array_bytes(columns))
-                forget_pages(handle, 4 * begin, columns.nbytes)
-                offsets = torch.from_numpy(indptr[first : last + 1] - begin)
-                yield first, Adjacency(offsets, torch.from_numpy(columns), None, nodes)
-                first = last
+            with ThreadPoolExecutor(1, "graphweft-rows", become_worker) as reading:
+                first, end = 0, self._end(0)
+                coming = reading.submit(self._columns, handle, first, end)
+                while first < nodes:
+                    columns, after = coming.result(), self._end(end)
+                    if end < nodes:
+                        coming = reading.submit(self._columns, handle, end, after)
+                    offsets = torch.from_numpy(self._indptr[first : end + 1] - self._indptr[first])
+                    yield first, Adjacency(offsets, torch.from_numpy(columns), None, nodes)
+                    del columns
+                    first, end = end, after
         finally:
             os.close(handle)
+
+    def _end(self, first: int) -> int:
+        """The node after the piece that begins with this one."""
+        if first >= self.num_nodes:
+            return first
+        most = int(self._indptr[first]) + self._most
+        return max(int(np.searchsorted(self._indptr, most, "right")) - 1, first + 1)
+
+    def _columns(self, handle: int, first: int, end: int) -> NDArray[np.int32]:
+        """Neighbours of the nodes from ``first`` to ``end``. Raises: DataError."""
+        begin = int(self._indptr[first])
+        columns = np.empty(int(self._indptr[end]) - begin, np.int32)
+        read_bytes(handle, str(self._path), 4 * begin, array_bytes(columns))
+        forget_pages(handle, 4 * begin, columns.nbytes)
+        return columns
 
 
 def sorted_rows(source: StoreInput, folder: Path, memory: int, done: Callable[[int], None]) -> StoredRows:
@@ -75,7 +99,7 @@ def sorted_rows(source: StoreInput, folder: Path, memory: int, done: Callable[[i
 
     Raises: DataError for ids out of range, or a disk that is full.
     """
-    nodes, count = source.num_nodes, 2 * (source.num_edges or 0)
+    nodes, count = source.num_nodes, (1 if source.both_ways else 2) * (source.num_edges or 0)
     buckets = int(min(max(4 * count * _EDGE_BYTES // max(memory, 1), 1), 1 << 16, max(nodes, 1)))
     bucket: NDArray[np.unsignedinteger] = np.empty(nodes, np.uint8 if buckets <= 1 << 8 else np.uint16)
     for first in range(0, nodes, 1 << 18):
@@ -84,41 +108,31 @@ def sorted_rows(source: StoreInput, folder: Path, memory: int, done: Callable[[i
     starts = np.searchsorted(bucket, np.arange(buckets + 1))
 
     def both(most: int) -> Iterator[Edges]:
-        for edges in source.edges(max(most // 2, 1)):
-            yield Edges(np.concatenate([edges.src, edges.dst]), np.concatenate([edges.dst, edges.src]))
+        for edges in source.edges(most):
+            yield edges
+            if not source.both_ways:
+                yield Edges(edges.dst, edges.src)
 
-    runs_file, path = folder / "rows.runs", folder / "rows.sorted"
-    runs = sort_edges(source.name, both, bucket, np.arange(nodes, dtype=np.int32), buckets, runs_file, memory, done)
+    runs_file, path, kind = folder / "rows.runs", folder / "rows.sorted", np.dtype(np.int32)
+    runs = sort_edges(source.name, both, bucket, None, buckets, runs_file, memory, done, dtype=kind)
     del bucket
     indptr = np.zeros(nodes + 1, np.int64)
     written = 0
-    with opened(path, fresh=True) as handle:
+    with opened(path, fresh=True) as handle, Behind() as writing:
+
+        def write(columns: NDArray[np.signedinteger[Any]], first: int) -> None:
+            write_all(handle, path, columns, 4 * first)
+            settle(handle, path)
+
         for number in range(buckets):
             first, last = int(starts[number]), int(starts[number + 1])
-            keys = _keys(runs, number, first, nodes, max(memory // _EDGE_BYTES, 1024))
-            rows, columns = keys // nodes, (keys % nodes).astype(np.int32)
-            indptr[first + 1 : last + 1] = np.bincount(rows, minlength=last - first)
-            write_all(handle, path, columns, 4 * written)
+            offsets, columns = compressed(runs.whole(number), first, last - first, once=True)
+            indptr[first + 1 : last + 1] = offsets[1:] + written
+            writing.begin(write, columns, written)
             written += len(columns)
-            settle(handle, path)
-    np.cumsum(indptr, out=indptr)
+            del columns, offsets
     runs_file.unlink()
     return StoredRows(path, indptr, memory)
-
-
-def _keys(runs: EdgeRuns, number: int, first: int, nodes: int, most: int) -> NDArray[np.int64]:
-    """Row times nodes plus column of the entries of a bucket, ascending, each once, without self-loops."""
-    found = np.empty(runs.count(number), np.int64)
-    filled = 0
-    for pairs in runs.read(number, most):
-        inside = pairs[pairs[:, 0] != pairs[:, 1]]
-        found[filled : filled + len(inside)] = (inside[:, 0].astype(np.int64) - first) * nodes + inside[:, 1]
-        filled += len(inside)
-    found = found[:filled]
-    found.sort()
-    again = np.zeros(filled, np.bool_)
-    np.equal(found[1:], found[:-1], out=again[1:])
-    return found[~again]
 
 
 __all__ = ["StoredRows", "sorted_rows"]

@@ -49,9 +49,13 @@ def pieces_over_ranks(
     run: Callable[[Block, Tensor], T],
     left: Leftovers | None = None,
     splits: bool = True,
+    factors: Tensor | None = None,
 ) -> list[T]:
-    """As :func:`over_ranks`, in one piece for all targets, or, with ``splits``, one each for interior and boundary."""
-    trip = _Trip(part, rows, left, splits)
+    """As :func:`over_ranks`, in one piece for all targets, or, with ``splits``, one each for interior and boundary.
+
+    ``factors``: (own + ghosts,) what rows are multiplied by while they travel, where other ranks read them so.
+    """
+    trip = _Trip(part, rows, left, splits, factors)
     begun: Tensor = _Begin.apply(rows, trip)  # type: ignore[no-untyped-call]
     if not trip.splits or part.inner is None or part.outer is None:
         del rows  # the table has them; where the caller has let go of them their memory is the next rows'
@@ -76,8 +80,15 @@ def fetched(part: LocalPart, rows: Tensor) -> Tensor:
 class _Trip:
     """One exchange and, in the backward pass, its reverse."""
 
-    def __init__(self, part: LocalPart, rows: Tensor, left: Leftovers | None, splits: bool = True) -> None:
-        self._part, self._left = part, left
+    def __init__(
+        self,
+        part: LocalPart,
+        rows: Tensor,
+        left: Leftovers | None,
+        splits: bool = True,
+        factors: Tensor | None = None,
+    ) -> None:
+        self._part, self._left, self._factors = part, left, factors
         # Without a backward pass there is no other use of what was sent than that others read it.
         self._kept = torch.is_grad_enabled()
         self._rows: Tensor | None = rows.detach()
@@ -94,7 +105,10 @@ class _Trip:
         assert rows is not None  # begins once
         near = self._read.numel()
         self._table = table = empty((near + part.ghosts.numel(), rows.shape[1]), rows.dtype)
-        lent = torch.split(_picked(rows, part.all_lent), [places.numel() for places in part.lent])
+        picked = _picked(rows, part.all_lent)
+        if self._factors is not None:
+            picked.mul_(self._factors[part.all_lent].unsqueeze(1))
+        lent = torch.split(picked, [places.numel() for places in part.lent])
         received = torch.split(table[near:], part.borrowed)
         self._finish = exchanged(part.ranks, lent, received, self._left, "there", self._kept)
         if self._read is part.near and part.reads_all:
@@ -107,6 +121,10 @@ class _Trip:
         table, self._table = self._table, None
         assert table is not None  # begun
         self._wait()
+        if self._factors is not None:
+            near = self._read.numel()
+            factors = self._factors[near:].unsqueeze(1)
+            table[near:].div_(factors.where(factors != 0, 1.0))  # rows times 0 are 0
         return table
 
     def begin_home(self, gradient: Tensor) -> None:

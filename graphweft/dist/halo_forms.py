@@ -16,7 +16,7 @@ from torch import Tensor
 from graphweft._memory import empty
 from graphweft.dist.ranks import Ranks
 
-Way = Literal["there", "home"]
+Direction = Literal["there", "home"]
 
 
 class Leftovers:
@@ -33,8 +33,8 @@ class Leftovers:
     """
 
     def __init__(self, layer: int = 0, begun: list[Callable[[], None]] | None = None) -> None:
-        self.errors: dict[Way, dict[int, Tensor]] = {"there": {}, "home": {}}
-        self.before: dict[Way, list[Tensor]] = {}
+        self.errors: dict[Direction, dict[int, Tensor]] = {"there": {}, "home": {}}
+        self.before: dict[Direction, list[Tensor]] = {}
         self.layer, self.step = layer, 0
         self.begun: list[Callable[[], None]] = [] if begun is None else begun
 
@@ -44,7 +44,7 @@ def exchanged(
     sent: Sequence[Tensor],
     received: Sequence[Tensor],
     left: Leftovers | None,
-    way: Way,
+    way: Direction,
     kept: bool = True,
 ) -> Callable[[], None]:
     """Begins to send rows in the form that the ranks agreed on; the result waits for ``received``.
@@ -77,7 +77,7 @@ def exchanged(
 
 
 def _one_step_old(
-    ranks: Ranks, sent: Sequence[Tensor], received: Sequence[Tensor], left: Leftovers, way: Way
+    ranks: Ranks, sent: Sequence[Tensor], received: Sequence[Tensor], left: Leftovers, way: Direction
 ) -> Callable[[], None]:
     """Rows of the step before are received; those of this step travel until :func:`settle`. The first step waits."""
     arriving = [empty(tuple(rows.shape), rows.dtype) for rows in received]
@@ -105,7 +105,7 @@ _SENT = 2  # one row in so many is sent
 
 
 def _sampled(
-    ranks: Ranks, sent: Sequence[Tensor], received: Sequence[Tensor], left: Leftovers, way: Way
+    ranks: Ranks, sent: Sequence[Tensor], received: Sequence[Tensor], left: Leftovers, way: Direction
 ) -> Callable[[], None]:
     """Random rows, others in every step, times rows over rows sent; the others are 0, and so are their gradients."""
 

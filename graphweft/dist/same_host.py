@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
 import mmap
 import os
@@ -247,7 +248,9 @@ def _copy(pid: int, address: int, out: Tensor) -> None:
         done += got
 
 
+@functools.cache
 def _read_of_process() -> Callable[..., int]:
+    """The system's call, looked up once: that takes as long as reading some hundred kilobytes."""
     function = ctypes.CDLL(None, use_errno=True).process_vm_readv
     function.restype = ctypes.c_ssize_t
     spans = (ctypes.c_void_p, ctypes.c_ulong)

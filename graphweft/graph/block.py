@@ -8,7 +8,7 @@ samplers; run by models.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,14 +24,33 @@ from graphweft.graph.graph import Graph
 _edges = declare("gw_sample_edges")
 
 
+class Runs(NamedTuple):
+    """Edges of drawn rows by relation: those of a row follow each other in the order of the relations.
+
+    Attributes:
+        begin: int64 (rows + 1,): the first run of every row.
+        runs: int32 (runs, 2): relation, and number of edges drawn.
+        limits: int64 (relations,): how many of a run are here at most, -1 for all; None: all of every run.
+    """
+
+    begin: torch.Tensor
+    runs: torch.Tensor
+    limits: torch.Tensor | None = None
+
+
 class DrawnEdges:
     """Edges that a sampler drew: rows and columns are numbers of the batch, offsets places in the graph's rows.
 
     Shape: indptr (rows + 1,) int64, indices and offsets (edges,) int32; rows from ``first`` on count. Without offsets
     every row has all edges of the graph's row in their order, and offsets are made whenever they are asked for.
+
+    Attributes:
+        runs: Where the edges of each relation are, if the sampler says so.
     """
 
-    __slots__ = ("_offsets", "first", "graph", "indices", "indptr", "n_id")
+    __slots__ = ("_offsets", "first", "graph", "indices", "indptr", "n_id", "runs")
+
+    runs: Runs | None
 
     def __init__(
         self,
@@ -42,7 +61,7 @@ class DrawnEdges:
         offsets: torch.Tensor | None = None,
         first: int = 0,
     ) -> None:
-        self.graph, self.n_id = graph, n_id
+        self.graph, self.n_id, self.runs = graph, n_id, None
         self.indptr, self.indices, self._offsets, self.first = indptr, indices, offsets, first
 
     @property
@@ -109,6 +128,7 @@ class FarEdges(DrawnEdges):
 
     def __init__(self, graph: Graph, nodes: FarIds, far: Adjacency, places: torch.Tensor) -> None:
         self.graph, self.nodes, self._places, self.first = graph, nodes, places, 0
+        self.runs = None
         self._far = FarAdjacency(far)
 
     @property

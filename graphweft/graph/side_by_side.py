@@ -23,6 +23,7 @@ from graphweft.graph.ids import index_dtype
 
 _offsets = declare("gw_parts_offsets")
 _places = declare("gw_parts_places")
+_rows = declare("gw_parts_rows")
 _take = declare("gw_parts_take")
 
 
@@ -33,18 +34,40 @@ class Taken:
     Attributes:
         graph: All of them, block-diagonal, edges graph after graph.
         ptr: int64 (graphs + 1,): graph i has nodes ``ptr[i]`` to ``ptr[i + 1]``.
-        nodes: int64: where each node is in the whole.
         owners: int64: the graph that each node is of, among those taken.
         edge_ptr: int64 (graphs + 1,): graph i has edges ``edge_ptr[i]`` to ``edge_ptr[i + 1]``.
-        edges: int64: where each edge is in the whole.
     """
 
     graph: Graph
     ptr: Tensor
-    nodes: Tensor
     owners: Tensor
     edge_ptr: Tensor
-    edges: Tensor
+    _ids: Tensor
+    _whole: SideBySide
+
+    @cached_property
+    def nodes(self) -> Tensor:
+        """int64: where each node is in the whole."""
+        return self._places(self._whole.ptr, self.ptr)
+
+    @cached_property
+    def edges(self) -> Tensor:
+        """int64: where each edge is in the whole."""
+        return self._places(self._whole.edge_ptr, self.edge_ptr)
+
+    def rows(self, table: Tensor) -> Tensor:
+        """``table[nodes]``, of a contiguous table with a row for every node of the whole."""
+        out = empty((self.owners.numel(), *table.shape[1:]), table.dtype)
+        size = table[:1].numel() * table.element_size()
+        made = (self.ptr.data_ptr(), table.data_ptr(), size, out.data_ptr())
+        _rows(self._ids.numel(), self._ids.data_ptr(), self._whole.ptr.data_ptr(), *made)
+        return out
+
+    def _places(self, whole: Tensor, ptr: Tensor) -> Tensor:
+        places = empty((int(ptr[-1]),), torch.int64)
+        chosen = (self._ids.numel(), self._ids.data_ptr())
+        _places(*chosen, whole.data_ptr(), ptr.data_ptr(), places.data_ptr(), None)
+        return places
 
 
 class SideBySide:
@@ -82,9 +105,8 @@ class SideBySide:
         chosen, whole = (count, ids.data_ptr()), self.ptr.data_ptr()
         _offsets(*chosen, whole, self.edge_ptr.data_ptr(), ptr.data_ptr(), edge_ptr.data_ptr())
         rows, entries = int(ptr[-1]), int(edge_ptr[-1])
-        nodes, owners, edges = (empty((size,), torch.int64) for size in (rows, rows, entries))
-        _places(*chosen, whole, ptr.data_ptr(), nodes.data_ptr(), owners.data_ptr())
-        _places(*chosen, self.edge_ptr.data_ptr(), edge_ptr.data_ptr(), edges.data_ptr(), None)
+        owners = empty((rows,), torch.int64)
+        _places(*chosen, whole, ptr.data_ptr(), None, owners.data_ptr())
         indptr, indices = empty((rows + 1,), torch.int64), empty((entries,), csc.indices.dtype)
         numbers = None if csc.edge_ids is None else empty((entries,), csc.indices.dtype)
         made = (indptr.data_ptr(), indices.data_ptr(), pointer(numbers))
@@ -92,7 +114,7 @@ class SideBySide:
         forms = Forms(Adjacency(indptr, indices, numbers, rows).fitted(), None)
         symmetric, loops = self._facts
         forms.symmetric, forms.loops = (True if symmetric else None), (None if loops else False)
-        return Taken(Graph._make(forms, rows, rows, True), ptr, nodes, owners, edge_ptr, edges)
+        return Taken(Graph._make(forms, rows, rows, True), ptr, owners, edge_ptr, ids, self)
 
 
 def edge_order(graph: Graph, ptr: Tensor) -> Tensor | None:

@@ -7,16 +7,16 @@ typed models and typed batches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from graphweft._memory import empty
-from graphweft._native import declare
+from graphweft._native import declare, pointer
 from graphweft.graph.adjacency import Adjacency
-from graphweft.graph.block import Block
+from graphweft.graph.block import Block, DrawnEdges
 from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import index_dtype
@@ -25,9 +25,9 @@ from graphweft.graph.typed import TypedLayout
 _sort = declare("gw_typed_sort")
 _ends = declare("gw_typed_ends")
 _rows = declare("gw_typed_rows")
+_run_rows = declare("gw_typed_run_rows")
 
 
-@dataclass(frozen=True, eq=False)
 class TypedPart:
     """Nodes and edges of a typed graph, sorted by type; within a type their order is kept.
 
@@ -35,13 +35,17 @@ class TypedPart:
         graph: The typed graph over the nodes, with all node types and relations of the whole one.
         order: int64 (num_nodes,): node i of ``graph`` is node ``order[i]`` of the part.
         place: int64 (num_nodes,): its inverse.
-        edge_order: int64 (num_edges,): the same for edges.
     """
 
-    graph: Graph
-    order: Tensor
-    place: Tensor
-    edge_order: Tensor
+    def __init__(self, graph: Graph, order: Tensor, place: Tensor, edges: Tensor | DrawnEdges) -> None:
+        self.graph, self.order, self.place, self._edges = graph, order, place, edges
+
+    @cached_property
+    def edge_order(self) -> Tensor:
+        """int64 (num_edges,): edge i of ``graph`` is edge ``edge_order[i]`` of the part."""
+        if isinstance(self._edges, Tensor):
+            return self._edges
+        return _sorted(self._edges.ids(), self._edges.graph.layout.edge_offsets)[0]
 
     @classmethod
     def of(cls, whole: TypedLayout, n_id: Tensor, e_id: Tensor, src: Tensor, dst: Tensor) -> TypedPart:
@@ -67,20 +71,35 @@ class TypedPart:
     @classmethod
     def of_block(cls, block: Block) -> TypedPart:
         """The sources of a block, and its edges."""
-        whole, nodes, edges = block.source.layout, block.num_src, block.num_edges
+        whole, nodes, count = block.source.layout, block.num_src, block.num_edges
         order, place, node_offsets = _sorted(block.src_ids, whole.node_offsets)
-        edge_order, edge_place, edge_offsets = _sorted(block.e_id, whole.edge_offsets)
+        kind = index_dtype(nodes, nodes, count, with_edge_ids=True)
+        made = empty((nodes + 1,), torch.int64), empty((count,), kind), empty((count,), kind)
+        edges: Tensor | DrawnEdges = block.drawn
+        if block.drawn.runs is not None:
+            edge_offsets = _rows_of_runs(block, order, place, made)
+        else:
+            edges, edge_place, edge_offsets = _sorted(block.e_id, whole.edge_offsets)
+            given = (t.data_ptr() for t in (order, place, edges, edge_place))
+            _rows(block.csc.native, nodes, *given, kind == torch.int64, *(t.data_ptr() for t in made))
         layout = TypedLayout(whole.node_types, node_offsets, whole.relations, edge_offsets)
-        kind = index_dtype(nodes, nodes, edges, with_edge_ids=True)
-        made = empty((nodes + 1,), torch.int64), empty((edges,), kind), empty((edges,), kind)
-        given = (t.data_ptr() for t in (order, place, edge_order, edge_place))
-        _rows(block.csc.native, nodes, *given, kind == torch.int64, *(t.data_ptr() for t in made))
-        return cls(Graph.typed(Adjacency(*made, nodes), layout).as_drawn(), order, place, edge_order)
+        return cls(Graph.typed(Adjacency(*made, nodes), layout).as_drawn(), order, place, edges)
 
 
 def typed_block(block: Block) -> TypedPart:
     """A sampled block as a typed graph over its sources, made once; destinations are the nodes ``place[:num_dst]``."""
     return derived(block, TypedPart.of_block)
+
+
+def _rows_of_runs(block: Block, order: Tensor, place: Tensor, made: tuple[Tensor, Tensor, Tensor]) -> tuple[int, ...]:
+    """Fills offsets, columns and edge ids of a block whose relations are known; where relations begin."""
+    runs, relations = block.drawn.runs, len(block.source.layout.relations)
+    assert runs is not None
+    counts = torch.empty(relations, dtype=torch.int64)
+    cut = (runs.begin.data_ptr(), runs.runs.data_ptr(), pointer(runs.limits))
+    sizes = (block.num_src, relations, order.data_ptr(), place.data_ptr(), made[1].dtype == torch.int64)
+    _run_rows(block.csc.native, *cut, *sizes, *(t.data_ptr() for t in (counts, *made)))
+    return (0, *accumulate(counts.tolist()))
 
 
 def _sorted(ids: Tensor, offsets: tuple[int, ...]) -> tuple[Tensor, Tensor, tuple[int, ...]]:

@@ -17,7 +17,7 @@ from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
-from graphweft.graph.side_by_side import SideBySide
+from graphweft.graph.side_by_side import SideBySide, Taken
 from graphweft.loader.epoch_order import as_item_weight, as_share
 from graphweft.loader.epochs import EpochLoader
 from graphweft.loader.other_keywords import refuse
@@ -162,13 +162,20 @@ class GraphLoader(EpochLoader[GraphBatch]):
         return graph_batch(self.ds, self.graphs[places])
 
 
+def _rows_of(taken: Taken, x: Tensor | SparseFeatures) -> Tensor | SparseFeatures:
+    """Rows of the nodes that were taken."""
+    if isinstance(x, Tensor) and x.is_cpu and x.is_contiguous():
+        return taken.rows(x.detach())
+    return gather_rows(x, taken.nodes)
+
+
 def graph_batch(ds: Graphs, ids: Tensor) -> GraphBatch:
     """The graphs ``ids`` (int64, contiguous, in range) of ``ds`` side by side."""
     taken = ds.side_by_side.take(ids)
     x, weight, attr = ds.x, ds.edge_weight, ds.edge_features
     return GraphBatch(
         taken.graph.as_drawn(),
-        None if x is None else gather_rows(x, taken.nodes),
+        None if x is None else _rows_of(taken, x),
         ds.y[ids],
         taken.ptr,
         taken.owners,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import bisect
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from graphweft.sample.stages import Key, permutation
 from graphweft.storage.store import Store
 
 _STAGES = 1 << 8  # of a group of a typed graph
+_LOOK, _LOOKS = 5e-4, 2000  # seconds between two looks whether a batch is gone, and how many
 
 
 @dataclass
@@ -244,11 +246,10 @@ class GroupLoader(EpochLoader[Batch]):
         try:
             for batch in super()._batches(turn, epoch, first):
                 mine = mine or self._ahead
-                yield batch
-                del batch
-                # by now the caller has let go of batches of the group before, so there is room for the next one
                 if mine is not None:
                     mine.read_next()
+                yield batch
+                del batch
         finally:
             mine = mine or self._ahead
             if mine is not None:
@@ -266,7 +267,7 @@ def check_kept(keep: Any, parts: int, count: int) -> int:
 
 
 class ReadAhead:
-    """The group in use and the next one, read by one thread."""
+    """The group in use and the next one, read by one thread, which begins once batches of the group before are gone."""
 
     def __init__(self, source: PartSource, plan: list[PlannedGroup], hubs: Hubs | None, times: ReadTimes) -> None:
         self._source, self._hubs, self._times = source, hubs, times
@@ -274,6 +275,8 @@ class ReadAhead:
         self._current = -1
         self._lock = threading.Lock()
         self._groups: dict[int, Future[Group]] = {}
+        self._left: list[weakref.ref[Group]] = []  # groups that were let go, as long as a caller's batch has them
+        self._closed = False
         self._thread = ThreadPoolExecutor(1, "graphweft-groups")
 
     def get(self, number: int) -> Group:
@@ -281,7 +284,10 @@ class ReadAhead:
         with self._lock:
             self._current = number
             for earlier in [n for n in self._groups if n < number]:
-                del self._groups[earlier]
+                former = self._groups.pop(earlier)
+                if former.done() and not former.cancelled() and former.exception() is None:
+                    self._left.append(weakref.ref(former.result()))
+                del former
             wanted = self._begun(number)
         if wanted.done():
             return wanted.result()
@@ -300,6 +306,7 @@ class ReadAhead:
 
     def close(self) -> None:
         """Lets go of everything."""
+        self._closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._groups.clear()
 
@@ -308,7 +315,20 @@ class ReadAhead:
             self._groups[number] = self._thread.submit(self._read, number)
         return self._groups[number]
 
+    def _wait_for_room(self, number: int) -> None:
+        """Waits for the last batch of the group before the one in use, unless the group is wanted at once.
+
+        Not forever: a caller who keeps batches has more than two groups.
+        """
+        for _ in range(_LOOKS):
+            with self._lock:
+                self._left = [one for one in self._left if one() is not None]
+            if not self._left or self._closed or number <= self._current:
+                return
+            time.sleep(_LOOK)
+
     def _read(self, number: int) -> Group:
+        self._wait_for_room(number)
         parts, kept, source = self._plan[number].parts, self._plan[number].kept, self._source
         counts = getattr(source, "counts", None)
         if isinstance(source, Store):

@@ -53,7 +53,7 @@ WORTH_ORDERING = 1 << 18  # edges from which on an order of the nodes pays: the 
 NEIGHBOURS = 32  # of a node that are looked at where an order is wanted: clusters have many more edges than nodes
 _ENTRIES_OF_ORDER = 1 << 20  # of a piece, and of the graph between clusters, where only an order is wanted
 _NODE_BYTES = 64  # labels, clusters and their weights, sums, parts, and their copies while a level is made
-ENTRY_BYTES = 64  # of an entry between clusters while equal ones are put together
+ENTRY_BYTES = 40  # of an entry between clusters while those of two pieces are put together: four times 8, and sums
 
 
 class Structure(Protocol):

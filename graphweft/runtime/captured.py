@@ -18,7 +18,7 @@ from torch import Tensor
 from graphweft.ir.ops import Op
 from graphweft.runtime.function import Pullback
 from graphweft.runtime.kernel_call import KernelCall
-from graphweft.runtime.padded import Bounds, Room, Shapes
+from graphweft.runtime.padded import BatchBuffers, Bounds, Shapes
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.staged import PreparedBatch, StagedPlan
 
@@ -49,13 +49,13 @@ class Step:
     device: torch.device
     update: Callable[[], None] | None = None
 
-    def room(self, bounds: Bounds, batch: PreparedBatch, labels: Tensor) -> Room:
+    def room(self, bounds: Bounds, batch: PreparedBatch, labels: Tensor) -> BatchBuffers:
         """Buffers with a batch in them."""
-        room = Room(self.shapes, bounds, batch.values, labels, self.device)
+        room = BatchBuffers(self.shapes, bounds, batch.values, labels, self.device)
         room.fill(batch.seeds, batch.values, labels)
         return room
 
-    def forward(self, room: Room, loss: Loss, key: int | Tensor) -> tuple[Any, Tensor, Pullback]:
+    def forward(self, room: BatchBuffers, loss: Loss, key: int | Tensor) -> tuple[Any, Tensor, Pullback]:
         """The loss, its gradient by the outputs, and what goes backward from it; ``key`` may lie on the device."""
         plan = self.plan
         outputs, pullback = plan.over_values(room.values, room.seeds, self.tensors, key)

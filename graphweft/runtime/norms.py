@@ -60,14 +60,14 @@ def normalise(
 
 
 def batch_norm_grad(
-    x: Tensor, stats: Tensor, dy: Tensor, weight: Tensor | None, eps: float
+    x: Tensor, stats: Tensor, dy: Tensor, weight: Tensor | None, eps: float, over: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of :func:`batch_norm` without relu by x, weight and bias.
+    """Gradients of :func:`batch_norm` without relu by x, weight and bias; ``over``: the first in the memory of ``dy``.
 
     Shape: x and dy (n, f), stats (2, f), weight (f,) -> (n, f), (f,), (f,).
     """
     x, dy, (n, f) = x.contiguous(), dy.contiguous(), x.shape
-    dx = empty((n, f))
+    dx = dy if over else empty((n, f))  # which is in the cache
     dweight, dbias = (torch.empty(f, dtype=torch.float32) for _ in range(2))  # not one of two rows: tapes know no views
     weight = _flat(weight)
     given = (x.data_ptr(), f, dy.data_ptr(), f, _at(weight), stats.data_ptr(), eps)

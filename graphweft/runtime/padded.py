@@ -1,9 +1,9 @@
 """Buffers of one shape for what the first stage of a batch makes, by bounds on its sizes.
 
 Comes in: a plan and what its first stage made for one batch after the other. Goes out: :class:`Bounds` on sizes hop by
-hop, and a :class:`Room` with the same numbers at addresses and in shapes that stay. Rows beyond the batch are 0 and
-have no edges, so sums over edges spend nothing on them, and the loss does not read them. Called by captured steps and,
-for the bounds alone, by the padding of loaders. Source: Joestar, section 5.4 (kernel invocation grouping).
+hop, and :class:`BatchBuffers` with the same numbers at addresses and in shapes that stay. Rows beyond the batch are 0
+and have no edges, so sums over edges spend nothing on them, and the loss does not read them. Called by captured steps
+and, for the bounds alone, by the padding of loaders. Source: Joestar, section 5.4 (kernel invocation grouping).
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Shapes:
         return dict(zip((*self._nodes, *self._edges), (*bounds.rows, *bounds.edges), strict=True))
 
 
-class Room:
+class BatchBuffers:
     """Buffers for the values of a batch, its seeds and its labels.
 
     Args:
@@ -220,4 +220,4 @@ def placed(csc: Adjacency) -> Graph:
     return PlacedGraph.over(Graph.from_adjacency(host, bipartite=True), device)
 
 
-__all__ = ["Bounds", "Room", "Shapes", "placed"]
+__all__ = ["BatchBuffers", "Bounds", "Shapes", "placed"]

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from graphweft._memory import POOL
 from graphweft.runtime.compile import Arguments, CompiledFunction
 from graphweft.runtime.cpu.products import epilogue_of
 from graphweft.runtime.epilogue import Epilogue
-from graphweft.runtime.kernel_call import KernelCall, Slots
+from graphweft.runtime.half_rows import HALF
+from graphweft.runtime.kernel_call import KernelCall, Slot, Slots
 from graphweft.runtime.late_rows import Late, Steps, replaced, scaled_in_time, send_first, suits, sum_sources
 from graphweft.runtime.plan import Plan, run_steps
 
 _LATE = frozenset({"x", "mask", "post_scale"})  # what a first call may read: stages that follow every addend
+_STAGED = frozenset({"matmul", "matmul_terms", "spmm", "rows"})  # kernels with stages after what they compute
 
 
 class Piece:
@@ -39,6 +43,7 @@ class Piece:
         self._seed = dict(plan.seeds)["out"]
         self._opens = bool(plan.backward) and _opens(plan.backward, self._seed)
         self._kept: Slots = []
+        self._steps, self._x = plan.steps(backward=False), plan.place("x") if "x" in plan.tensors else -1
 
     @classmethod
     def of(cls, function: CompiledFunction, arguments: Arguments) -> Piece | None:
@@ -55,6 +60,55 @@ class Piece:
         """Columns of the result."""
         return self.plan.compiled.program.output("out").tensor.dims[0]
 
+    @property
+    def scales(self) -> bool:
+        """Whether the rows of "x" are multiplied before all else, and read no more."""
+        return self.plan.scales and self._x == self.plan.place("x")
+
+    @property
+    def factors(self) -> Tensor | None:
+        """What they are multiplied by, (rows of "x",); None where they are not, or no longer."""
+        if not self.scales:
+            return None
+        slot = self._steps[0][1].operand("row_scale")
+        given = (t for name, t in zip(self.plan.tensors, self._tensors, strict=True) if self.plan.place(name) == slot)
+        found = next(given, self._bound[slot])
+        return found if isinstance(found, Tensor) else None
+
+    def can_multiply(self) -> bool:
+        """Whether the kernel that makes the result can multiply its rows by positive factors.
+
+        No other call may read the result but for the signs of its numbers.
+        """
+        call = self._last()
+        if call is None or call.kernel not in _STAGED or len(call.writes) != 1 or call.dtype != torch.float32:
+            return False
+        if HALF in call.attrs or call.reading("post_scale") is not None:
+            return False
+        if call.value in self.plan.walks or self.plan.interprets(call):
+            return False
+        others = (*self.plan.forward, *self.plan.backward)
+        return all(slot.role == "mask" for call in others for slot in call.reads if slot.at == self._out)
+
+    def multiply(self, factors: Tensor) -> None:
+        """From now on rows of the result are multiplied by ``factors``, (rows,), as :meth:`can_multiply` allows."""
+        call = self._last()
+        assert call is not None  # as it can
+        stage = Slot("post_scale", len(self._bound), call.value)
+        staged = replace(call, reads=(*call.reads, stage), label=f"{call.label} + post_scale")
+        launched = self.plan.target.launch(staged), staged
+        self._steps = tuple(launched if step[1] is call else step for step in self._steps)
+        self._bound = [*self._bound, factors]
+
+    def take_multiplied(self) -> None:
+        """From now on the rows of "x" come with :attr:`factors`."""
+        self._x = self._steps[0][1].writes[0].at
+        self._steps = self._steps[1:]
+
+    def _last(self) -> KernelCall | None:
+        """The call that makes the result."""
+        return next((call for _, call in self._steps if call.writes[0].at == self._out), None)
+
     def forward(self, given: list[Tensor], into: Tensor | None = None, late: Late | None = None) -> Tensor:
         """The result, in the memory of ``into`` if that is given.
 
@@ -63,16 +117,16 @@ class Piece:
         ``late``: the last rows of "x" are there once its second part has returned.
         """
         plan, env = self.plan, list(self._bound)
-        steps = self._in_time(plan.steps(backward=False), late)
+        steps = self._in_time(self._steps, late)
         last = next((i for i, (_, call) in enumerate(steps) if call.writes[0].at == self._out), len(steps))
         owned = bool(given and last)
         pairs = zip(plan.tensors, self._tensors, strict=True)
         tensors = tuple(given.pop() if name == "x" and given else tensor for name, tensor in pairs)
         for name, tensor in zip(plan.tensors, tensors, strict=True):
-            env[plan.place(name)] = tensor
+            env[self._x if name == "x" else plan.place(name)] = tensor
         read = plan.read_backward(tensors)
         del tensor, tensors
-        run_steps(steps[plan.scale_over(env) if owned and late is None else 0 : last], env)
+        run_steps(steps[plan.scale_over(env) if owned and late is None and self.scales else 0 : last], env)
         with POOL.handing(into) if into is not None else nullcontext():
             run_steps(steps[last : last + 1], env)
         run_steps(steps[last + 1 :], env)
@@ -89,8 +143,8 @@ class Piece:
         """The calls, of which the first that reads the last rows of "x" waits for them, where they are late."""
         if late is None:
             return steps
-        slot = self.plan.place("x")
-        if self.plan.scales and steps[0][1].reading("x") == slot:
+        slot = self._x
+        if self.scales:
             return scaled_in_time(steps, late)
         readers = (i for i, (_, call) in enumerate(steps) if any(read.at == slot for read in call.reads))
         at = next((i for i in readers if steps[i][1].kernel != "own_rows"), len(steps))

@@ -37,6 +37,7 @@ from graphweft.storage.feature import is_dense
 _SHAPE_ONLY = {Op.SCATTER_ROWS: 2, Op.FILL_ROWS: 1}
 _PER_TYPE = (Residency.NTYPE, Residency.ETYPE)  # as small as what has no rows
 _IN_PLACE = (Op.EDGE_SOFTMAX, Op.EDGE_SOFTMAX_GRAD)
+_ROWS_MADE = (Op.MATMUL, Op.SPMM)
 # read neither form of a graph, but its pairs
 BY_PAIRS = frozenset({Op.TYPED_SPMM, Op.TYPED_SDDMM, Op.TYPED_OUTER})
 
@@ -372,14 +373,14 @@ class Plan:
 
     def _calls(self, groups: list[Group], pairs: dict[Value, Value], keep: set[int]) -> tuple[KernelCall, ...]:
         last: dict[int, int] = {}
-        made_here = {group.anchor: group for group in groups if group.anchor is group.result}
+        made_here = {group.result for group in groups if _is_new(group)}
         for index, group in enumerate(groups):
             for value in (*group.operands(), group.result, *group.taps):
                 last[self._slot[value]] = index
         calls = []
         for index, group in enumerate(groups):
             frees = tuple(slot for slot, at in last.items() if at == index and slot not in keep)
-            spent, works = _spent_operand(group), self.compiled.works[group.result]
+            spent, works = _spent_operand(group, self.target.blocking), self.compiled.works[group.result]
             over = spent in made_here and self._slot[spent] in frees
             call = lower(
                 group,
@@ -482,12 +483,26 @@ def _contractions_first(groups: list[Group]) -> list[Group]:
     return ordered
 
 
-def _spent_operand(group: Group) -> Value | None:
-    """The numbers of edges that a softmax, or its gradient, may write over: made for it alone by a typed product."""
-    if group.anchor is None or group.anchor is not group.result or group.anchor.op not in _IN_PLACE:
+def _spent_operand(group: Group, norms: bool) -> Value | None:
+    """What a call may write over where it is made for it alone.
+
+    The numbers of edges of a softmax or its gradient; with ``norms`` the gradient that a norm is given.
+    """
+    if group.anchor is None or group.anchor is not group.result:
         return None
-    operand = group.anchor.inputs[-1]
-    return operand if operand.op is Op.TYPED_SDDMM else None
+    if group.anchor.op is Op.BATCH_NORM_GRAD:
+        return group.anchor.inputs[2] if norms else None
+    if group.anchor.op in _IN_PLACE and group.anchor.inputs[-1].op is Op.TYPED_SDDMM:
+        return group.anchor.inputs[-1]
+    return None
+
+
+def _is_new(group: Group) -> bool:
+    """Whether a call's result lies in memory of its own, and is one that others may write over."""
+    anchor = group.anchor
+    if anchor is None:
+        return False
+    return anchor.op in _ROWS_MADE or (anchor.op is Op.TYPED_SDDMM and anchor is group.result)
 
 
 def _pair_extrema(groups: list[Group]) -> tuple[list[Group], dict[Value, Value]]:

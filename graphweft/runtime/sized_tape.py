@@ -12,7 +12,6 @@ they do without a tape: the same bits, and no work for rows that are not there. 
 from __future__ import annotations
 
 import ctypes
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from graphweft import _native
+from graphweft.runtime.packed_calls import Follows, PackedCalls, Place, Unpacked
 from graphweft.runtime.tape import ELEMENTWISE, PAUSE, Tape
 
 _PLAIN = (ctypes.c_double, ctypes.c_int64)  # what a call leaves a number in
@@ -32,14 +32,6 @@ class Refused(Exception):
 
 def _none() -> dict[str, Any]:
     return {}
-
-
-class _Place(NamedTuple):
-    """What a number or an address follows from: ``times`` a size or place of this name, and ``more``."""
-
-    name: str
-    more: int = 0
-    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -68,19 +60,19 @@ class Case:
         made = self.forms()
         return {ctypes.addressof(form): name for name, form in reversed(list(made.items()))}
 
-    def input(self, address: int | None) -> _Place | None:
+    def input(self, address: int | None) -> Follows | None:
         """Which input an address lies in, if it does, and how many bytes from its beginning."""
         for name, begin, size in self._places:
             if address is not None and 0 <= address - begin < size:
-                return _Place(name, address - begin)
+                return Follows(name, address - begin)
         return None
 
-    def multiples(self, value: Any) -> set[_Place]:
+    def multiples(self, value: Any) -> set[Follows]:
         """Which sizes a number is, or a multiple of, as a count of elements is of rows."""
         if type(value) is not int:
             return set()
         return {
-            _Place(name, times=value // size)
+            Follows(name, times=value // size)
             for name, size in self.sizes.items()
             if size and value % size == 0 != value
         }
@@ -95,40 +87,25 @@ class _Leaf(NamedTuple):
     value: Any
 
 
-class _Cells:
-    """The places that one name decides: shared scalars and fields or entries of structures."""
-
-    def __init__(self) -> None:
-        self.scalars: list[tuple[Any, _Place]] = []
-        self.fields: list[tuple[Any, Any, _Place]] = []
-
-    def set(self, value: int) -> None:
-        """Another number."""
-        for scalar, place in self.scalars:
-            scalar.value = value * place.times + place.more
-        for holder, at, place in self.fields:
-            if isinstance(at, str):
-                setattr(holder, at, value * place.times + place.more)
-            else:
-                holder[at] = value * place.times + place.more
-
-
 class SizedTape:
     """See above; made by :meth:`record`."""
 
     def __init__(self, tapes: Sequence[Tape], cases: Sequence[Case], known: Callable[[int], bool] | None) -> None:
         self._tape, self._cases, self._known = tapes[0], cases, known
         self._arenas = [tape.keeps for tape in tapes]
-        self._cells: dict[str, _Cells] = defaultdict(_Cells)
-        self._shared: dict[tuple[_Place, Any], Any] = {}
+        self._places: list[Place] = []
         self._forms: dict[str, _native.Adjacency] = {}
         if len({len(tape.calls) for tape in tapes}) != 1:
             raise Refused
         calls = [self._call(together) for together in zip(*(tape.calls for tape in tapes), strict=True)]
         pause = next((at for at, (function, _) in enumerate(calls) if function is PAUSE), len(calls))
-        self._parts = calls[:pause], calls[pause + 1 :]
-        self._calls = [*self._parts[0], *self._parts[1]]
-        del self._cases, self._known, self._arenas, self._shared  # nothing of the other cases lives on
+        parts = calls[:pause], calls[pause + 1 :]
+        self.launches = len(parts[0]) + len(parts[1])
+        try:
+            self._parts = [PackedCalls(part, self._places, strict=True) for part in parts]
+        except Unpacked as failure:
+            raise Refused from failure
+        del self._cases, self._known, self._arenas  # nothing of the other cases lives on
 
     @classmethod
     def record(
@@ -167,11 +144,6 @@ class SizedTape:
         """Memory that it takes between its calls."""
         return self._tape.arena.stats().mapped
 
-    @property
-    def launches(self) -> int:
-        """Calls of a replay."""
-        return len(self._calls)
-
     def is_ready(self) -> bool:
         """Whether nobody else holds memory of the tape."""
         return self._tape.is_ready()
@@ -187,15 +159,15 @@ class SizedTape:
 
         ``part``: only the calls before the pause (0) or after it (1).
         """
-        for name, cells in self._cells.items():
-            cells.set(sizes[name] if name in sizes or place is None else place(name))
-        if form is not None:
-            for name, structure in self._forms.items():
-                ctypes.pointer(structure)[0] = form(name)
-        for function, arguments in self._calls if part is None else self._parts[part]:
-            status = function(*arguments)
-            if status:
-                _native.check(status)
+        held = {} if form is None else {name: form(name) for name in self._forms}
+
+        def value(name: str) -> int:
+            if name in held:
+                return ctypes.addressof(held[name])
+            return sizes[name] if name in sizes or place is None else place(name)
+
+        for packed in self._parts if part is None else self._parts[part : part + 1]:
+            packed.replay(value)
         return self.result
 
     def _call(self, together: Sequence[tuple[Any, tuple[Any, ...]]]) -> tuple[Any, tuple[Any, ...]]:
@@ -223,7 +195,10 @@ class SizedTape:
         if leaf.kind == "form":
             if any(other.value != leaf.value for other in same):
                 raise Refused
-            structure = self._forms.setdefault(leaf.value, _native.Adjacency())
+            structure = self._forms.get(leaf.value)
+            if structure is None:
+                structure = self._forms[leaf.value] = _native.Adjacency()
+                self._places.append(Place(ctypes.addressof(structure), ctypes.sizeof(structure), Follows(leaf.value)))
             if isinstance(leaf.at, str):
                 setattr(leaf.holder, leaf.at, ctypes.pointer(structure))
             else:
@@ -233,15 +208,11 @@ class SizedTape:
         if found is None:
             return
         if leaf.holder is given:
-            scalar = self._shared.get((found, kinds[leaf.at]))
-            if scalar is None:
-                scalar = self._shared[found, kinds[leaf.at]] = kinds[leaf.at]()
-                self._cells[found.name].scalars.append((scalar, found))
-            given[leaf.at] = scalar
+            given[leaf.at] = found
         else:
-            self._cells[found.name].fields.append((leaf.holder, leaf.at, found))
+            self._places.append(_within(leaf.holder, leaf.at, found))
 
-    def _address(self, same: Sequence[_Leaf]) -> _Place | None:
+    def _address(self, same: Sequence[_Leaf]) -> Follows | None:
         """The input that an address points into; None for memory that stays. Raises: Refused."""
         values = [leaf.value for leaf in same]
         if all(value is None for value in values):
@@ -277,7 +248,7 @@ class SizedTape:
                 raise Refused
 
 
-def _number(same: Sequence[_Leaf], cases: Sequence[Case]) -> _Place | None:
+def _number(same: Sequence[_Leaf], cases: Sequence[Case]) -> Follows | None:
     """The size that a number is, or a multiple of; None where it stays. Raises: Refused."""
     first = same[0].value
     if all(type(leaf.value) is type(first) and leaf.value == first for leaf in same):
@@ -286,6 +257,15 @@ def _number(same: Sequence[_Leaf], cases: Sequence[Case]) -> _Place | None:
     if len(found) != 1:
         raise Refused
     return found.pop()
+
+
+def _within(holder: Any, at: Any, follows: Follows) -> Place:
+    """A field of a structure, or an entry of an array."""
+    if isinstance(at, str):
+        member = getattr(type(holder), at)
+        return Place(ctypes.addressof(holder) + member.offset, member.size, follows)
+    size = ctypes.sizeof(holder._type_)
+    return Place(ctypes.addressof(holder) + at * size, size, follows)
 
 
 def _leaves(case: Case, given: list[Any], kinds: Any) -> Iterator[_Leaf]:

@@ -2,7 +2,7 @@
 
 Comes in: a function that does the same on every call: the same kernels, sizes and inputs in the same memory. Goes out:
 a :class:`Tape`, or None where torch computed more on the way than fills, copies of rows and sums, which are written
-down as well. The trainer records its step: what is left of an epoch between two kernels is one foreign call.
+down as well. The trainer records its step: between two calls of Python all kernels are one foreign call.
 Intermediate tensors live in an arena, a pool of the tape's own, which others may use between two replays.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from graphweft import _native
 from graphweft._memory import POOL, SMALL, Pool
+from graphweft.runtime.packed_calls import Calls, PackedCalls
 
 # what may be asked of torch while a tape is recorded: memory, and a look at a tensor or at its memory in another shape
 _HARMLESS = frozenset({
@@ -32,8 +34,6 @@ _INTO = frozenset({"add", "sub", "mul", "neg", "mm", "addmm", "sum"})
 # of these every element follows from elements at its own place
 ELEMENTWISE = frozenset({"zero_", "fill_", "mul_", "copy_", "add_", "div_", "add", "sub", "mul", "neg"})
 _ATTEMPTS, _GROWTH = 24, 1.06
-
-Calls = list[tuple[Any, tuple[Any, ...]]]
 
 
 def PAUSE() -> int:
@@ -59,6 +59,11 @@ class Tape:
         self.arena, self.result = arena, result
         self._calls, self._alive, self._given = calls, alive, given
         self._lent = arena.stats().lent
+
+    @cached_property
+    def _packed(self) -> PackedCalls:
+        """The calls as a replay makes them."""
+        return PackedCalls([call for call in self._calls if call[0] is not PAUSE])
 
     @classmethod
     def record(cls, body: Callable[[], Any], alive: list[Any], nbytes: float | None) -> Tape | None:
@@ -116,10 +121,7 @@ class Tape:
 
     def replay(self) -> Any:
         """Runs all calls; returns ``result``."""
-        for function, arguments in self._calls:
-            status = function(*arguments)
-            if status:
-                _native.check(status)
+        self._packed.replay()
         return self.result
 
 

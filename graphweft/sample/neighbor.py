@@ -22,7 +22,7 @@ from graphweft.graph.block import Block, OpenBlock
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
-from graphweft.sample.room import Room
+from graphweft.sample.drawn_buffers import DrawnBuffers
 from graphweft.sample.sampler import DENSE_MOST as _DENSE_MOST
 from graphweft.sample.sampler import OpenSample, Sample, ShownBySettings, check_fanouts
 from graphweft.sample.weights import by_position, weights_identity
@@ -226,10 +226,11 @@ class Native:
         asked = (seeds.numel(), seeds.data_ptr(), hops, plan.widths, plan.replace, *key)
         _begin(self.handle, *asked, rows, edges, totals)
         inner_rows = rows[hops - 2] if hops > 1 else 0
-        inner = Room(inner_rows, totals[0])
+        inner = DrawnBuffers(inner_rows, totals[0])
         closed = hops - is_open
         blocks = [
-            None if h + 1 < hops and is_widest(plan.fanouts, h) else Room(rows[h], edges[h]) for h in range(closed)
+            None if h + 1 < hops and is_widest(plan.fanouts, h) else DrawnBuffers(rows[h], edges[h])
+            for h in range(closed)
         ]
         columns = empty((edges[hops - 1],), plan.graph.csc.indices.dtype) if is_open else None
         offsets = empty((rows[hops - 1] + 1,), torch.int64) if is_open else None
@@ -261,14 +262,16 @@ class Native:
 
 
 def blocks_over(
-    graph: Graph, n_id: torch.Tensor, inner: Room, rooms: list[Room | None], ends: list[int]
+    graph: Graph, n_id: torch.Tensor, inner: DrawnBuffers, rooms: list[DrawnBuffers | None], ends: list[int]
 ) -> list[Block]:
     """Blocks over the drawn edges; a hop with the widest fan-out is the beginning of the inner rows as it is."""
     parts = [inner.head(ends[hop]) if room is None else room for hop, room in enumerate(rooms)]
     return [Block.of(part.edges(graph, n_id), ends[hop + 1]) for hop, part in enumerate(parts)]
 
 
-def assemble(graph: Graph, n_id: torch.Tensor, inner: Room, blocks: list[Room | None], ends: list[int]) -> Sample:
+def assemble(
+    graph: Graph, n_id: torch.Tensor, inner: DrawnBuffers, blocks: list[DrawnBuffers | None], ends: list[int]
+) -> Sample:
     """The sample over the drawn edges."""
     made = blocks_over(graph, n_id, inner, blocks, ends)
     outer = blocks[-1]

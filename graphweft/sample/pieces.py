@@ -17,6 +17,7 @@ from graphweft._memory import empty
 from graphweft._native import declare, pointer
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import DrawnEdges
+from graphweft.graph.forms import Forms
 from graphweft.graph.graph import Graph
 from graphweft.sample.sampler import DENSE_MOST, Sample
 
@@ -128,7 +129,7 @@ class Pieces:
 
     def induced(self, n_id: torch.Tensor, batch_size: int) -> Subgraph:
         """The subgraph between the nodes ``n_id``, of which the first ``batch_size`` are seeds."""
-        return Subgraph(batch_size, self.between(n_id, n_id))
+        return Subgraph(batch_size, self.between(n_id, n_id), self.graph)
 
     def _open(self) -> Handle:
         csc, dense = self.graph.csc, self.graph.num_nodes <= DENSE_MOST
@@ -136,11 +137,11 @@ class Pieces:
 
 
 class Subgraph(Sample):
-    """A batch that is one graph for all layers of a model."""
+    """A batch that is one graph for all layers of a model; ``whole``: of which it has all edges between its nodes."""
 
-    def __init__(self, batch_size: int, drawn: DrawnEdges) -> None:
+    def __init__(self, batch_size: int, drawn: DrawnEdges, whole: Graph | None = None) -> None:
         super().__init__(drawn.n_id, batch_size, (), (drawn,))
-        self._edges = drawn
+        self._edges, self._whole = drawn, whole
 
     @property
     def subgraph(self) -> Graph:
@@ -148,7 +149,11 @@ class Subgraph(Sample):
         if self._subgraph is None:
             drawn = self._edges
             structure = Adjacency(drawn.indptr, drawn.indices, None, self.num_nodes)
-            self._subgraph = Graph.from_adjacency(structure, bipartite=False).as_drawn()
+            forms = Forms(structure, None)
+            if self._whole is not None:  # what a graph has not, no part of it has; a reverse is in the same part
+                forms.symmetric = True if self._whole.is_symmetric else None
+                forms.loops = None if self._whole.has_self_loops else False
+            self._subgraph = Graph._make(forms, self.num_nodes, self.num_nodes, True).as_drawn()
         return self._subgraph
 
     @property

@@ -22,11 +22,12 @@ from graphweft._checks import checksum
 from graphweft._errors import ConfigError, GraphError, IndexRangeError, ShapeError
 from graphweft._memory import empty
 from graphweft._native import declare, pointer
-from graphweft.graph.block import Block
+from graphweft.graph.block import Block, Runs
+from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
-from graphweft.sample.room import Room
+from graphweft.sample.drawn_buffers import DrawnBuffers
 from graphweft.sample.sampler import Sample, ShownBySettings, check_fanouts
 from graphweft.sample.times import as_kind_of, as_times, flat_times, keys_of, window_start
 from graphweft.sample.weighted_segments import Asked, WeightedSegments
@@ -40,6 +41,8 @@ _new = declare("gw_segment_sampler_new")
 _free = declare("gw_segment_sampler_free", recorded=False)
 _begin = declare("gw_segment_begin")
 _finish = declare("gw_segment_finish")
+_count_runs = declare("gw_relation_runs_count")
+_write_runs = declare("gw_relation_runs")
 
 STRATEGIES = ("uniform", "recent")
 _DENSE_MOST = 1 << 24  # nodes: up to here numbers lie in an array over all of them, beyond in a table of a batch's size
@@ -229,11 +232,20 @@ class _Native:
 
     def __init__(self, plan: SegmentSampler) -> None:
         self._handle = _P()
-        self._kept = (plan.graph, plan._bounds, plan._places, plan._sorted)
+        runs = derived(plan.graph, _relation_runs) if plan._bounds.numel() > 2 else (None, None)
+        self._kept = (plan.graph, plan._bounds, plan._places, plan._sorted, runs)
         bounds = (plan._bounds.numel() - 1, plan._bounds.data_ptr())
         dense = plan.graph.num_nodes <= _DENSE_MOST
         order = (pointer(plan._places), pointer(plan._sorted))
-        _new(ctypes.byref(plan.graph.csc.native), *bounds, *order, plan.disjoint, dense, ctypes.byref(self._handle))
+        _new(
+            ctypes.byref(plan.graph.csc.native),
+            *bounds,
+            *order,
+            *map(pointer, runs),
+            plan.disjoint,
+            dense,
+            ctypes.byref(self._handle),
+        )
 
     def __del__(self) -> None:
         _free(self._handle)
@@ -249,7 +261,7 @@ class _Native:
     ) -> Sample:
         """Draws, makes room, writes."""
         hops = len(plan.fanouts)
-        rows, edges, totals = (ctypes.c_int64 * hops)(), (ctypes.c_int64 * hops)(), (ctypes.c_int64 * 2)()
+        rows, edges, totals = (ctypes.c_int64 * hops)(), (ctypes.c_int64 * hops)(), (ctypes.c_int64 * 3)()
         low = None if times is None else window_start(times, plan.window)
         high = None if times is None else keys_of(times)
         left = () if exclude is None else tuple(part.long().contiguous() for part in exclude)
@@ -257,20 +269,41 @@ class _Native:
         shape = (hops, plan._widths.data_ptr(), plan.replace, plan.strategy == "recent")
         without = (left[0].numel(), *(part.data_ptr() for part in left)) if left else (0, None, None, None, None)
         _begin(self._handle, *asked, pointer(high), *shape, *key, *without, rows, edges, totals)
-        whole = Room(rows[hops - 1], totals[1])
-        blocks = [None if _is_whole(plan.fanouts, h) else Room(rows[h], edges[h]) for h in range(hops)]
+        whole = DrawnBuffers(rows[hops - 1], totals[1])
+        blocks = [None if _is_whole(plan.fanouts, h) else DrawnBuffers(rows[h], edges[h]) for h in range(hops)]
         n_id = empty((totals[0],), torch.int64)
         owner = empty((totals[0],), torch.int64) if plan.disjoint else None
+        runs = _room_for_runs(plan, rows[hops - 1], totals[2])
         tables = [(_P * hops)(*(None if room is None else room.pointers[i] for room in blocks)) for i in range(3)]
-        _finish(self._handle, n_id.data_ptr(), pointer(owner), *whole.pointers, *tables)
+        kinds = (None, None) if runs is None else (runs.begin.data_ptr(), runs.runs.data_ptr())
+        _finish(self._handle, n_id.data_ptr(), pointer(owner), *whole.pointers, *tables, *kinds)
         ends = [*rows, totals[0]]
         made = []
         for hop, room in enumerate(blocks):
             part = whole.head(ends[hop]) if room is None else room
-            made.append(Block.of(part.edges(plan.graph, n_id), ends[hop + 1]))
-        sample = Sample(n_id, ends[0], tuple(reversed(made)), (whole.edges(plan.graph, n_id),))
+            of_hop = runs if room is None or runs is None else runs._replace(limits=plan._widths[hop])
+            made.append(Block.of(part.edges(plan.graph, n_id, runs=of_hop), ends[hop + 1]))
+        sample = Sample(n_id, ends[0], tuple(reversed(made)), (whole.edges(plan.graph, n_id, runs=runs),))
         sample.owner = owner
         return sample
+
+
+def _relation_runs(graph: Graph) -> tuple[Tensor, Tensor]:
+    """Where every row has how many edges of which relation: first run of every row; relation and number of each."""
+    bounds = torch.tensor(graph.layout.edge_offsets)
+    begin = empty((graph.num_nodes + 1,), torch.int64)
+    given = (ctypes.byref(graph.csc.native), bounds.numel() - 1, bounds.data_ptr(), begin.data_ptr())
+    _count_runs(*given)
+    runs = empty((int(begin[-1]), 2), torch.int32)
+    _write_runs(*given, runs.data_ptr())
+    return begin, runs
+
+
+def _room_for_runs(plan: SegmentSampler, rows: int, runs: int) -> Runs | None:
+    """Memory for the runs of a batch; None for a graph of one relation."""
+    if plan._bounds.numel() <= 2:
+        return None
+    return Runs(empty((rows + 1,), torch.int64), empty((runs, 2), torch.int32))
 
 
 def _is_whole(fanouts: tuple[tuple[int, ...], ...], hop: int) -> bool:

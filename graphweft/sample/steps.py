@@ -18,8 +18,8 @@ from graphweft._memory import empty
 from graphweft._native import declare
 from graphweft.graph.block import OpenBlock
 from graphweft.graph.select import as_selection
+from graphweft.sample.drawn_buffers import DrawnBuffers
 from graphweft.sample.neighbor import Ends, NeighborSampler, assemble, blocks_over, is_widest, refusals
-from graphweft.sample.room import Room
 from graphweft.sample.sampler import OpenSample, Sample
 
 _first = declare("gw_steps_first")
@@ -71,10 +71,10 @@ class SteppedDraw:
         self._sampler, self._key, self.parts, self.is_open, self._exclude = sampler, key, parts, is_open, exclude
         self.most_nodes: int | None = None
         self.hops = len(sampler.fanouts)
-        self._rooms: list[Room | None] = []
+        self._rooms: list[DrawnBuffers | None] = []
         self._ends: list[int] = []  # nodes before every hop, and after the last
         self._ids: list[Tensor] = []
-        self._inner: Room | None = None
+        self._inner: DrawnBuffers | None = None
         self._columns: Tensor | None = None
         self._offsets: Tensor | None = None
 
@@ -139,7 +139,7 @@ class SteppedDraw:
         opened = None
         if is_last:
             self.most_nodes = min(self._sampler.graph.num_nodes, nodes + edges)
-            self._inner = Room(self._ends[-2] if hop else 0, drawn)
+            self._inner = DrawnBuffers(self._ends[-2] if hop else 0, drawn)
             self._inner.indptr[0] = 0
         if is_last and self.is_open:
             self._columns = empty((edges,), self._sampler.graph.csc.indices.dtype)
@@ -148,7 +148,7 @@ class SteppedDraw:
             pointers: tuple[int | None, ...] = (self._offsets.data_ptr(), None, None)
             self._rooms.append(None)
         else:
-            room = None if not is_last and is_widest(self._sampler.fanouts, hop) else Room(nodes, edges)
+            room = None if not is_last and is_widest(self._sampler.fanouts, hop) else DrawnBuffers(nodes, edges)
             self._rooms.append(room)
             pointers = room.pointers if room is not None and is_last else (None, None, None)
         _place(self._lent.handle, hop, *pointers, opened)

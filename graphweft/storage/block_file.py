@@ -65,6 +65,11 @@ class BlockFile:
     def __exit__(self, *_: object) -> None:
         os.close(self._handle)
 
+    @property
+    def handle(self) -> int:
+        """The open file, as the system names it."""
+        return self._handle
+
     def read_into(self, offset: int, out: Tensor) -> None:
         """Fills contiguous ``out`` with the bytes from ``offset`` on.
 

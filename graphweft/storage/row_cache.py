@@ -149,8 +149,10 @@ class RowCache:
     def _beside(self, plan: list[NDArray[np.int64]], ids: Ids) -> Ids:
         """Nodes whose rows are read with others, in the same sectors, and that a later batch is known to read."""
         found = [ids[:0]]
-        for first, end in (span for ranges in plan for span in ranges.tolist()):
-            nodes = self._at[first:end]
+        for ranges in plan:  # of a part each, so what is made of one is small
+            lengths = ranges[:, 1] - ranges[:, 0]
+            before = np.cumsum(lengths) - lengths
+            nodes = self._at[np.repeat(ranges[:, 0] - before, lengths) + np.arange(int(lengths.sum()))]
             nodes = nodes[(self._when[nodes] != UNKNOWN) & (self._slot[nodes] < 0)]
             if len(nodes):
                 found.append(nodes.astype(np.int64))

@@ -1,40 +1,52 @@
 """Rows of features from a store, in few large requests.
 
 Comes in: ids of nodes, where each row is to lie. Goes out: a table with these rows. Called by
-:class:`graphweft.storage.row_cache.RowCache`. Wanted rows that lie near each other are read together; several threads
-read, each into a buffer of its own, so that requests are under way while rows of others are copied.
+:class:`graphweft.storage.row_cache.RowCache`. Wanted rows that lie near each other are read together; native threads
+read, each into a buffer of its own, so that many requests are under way while rows of others are copied.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphweft.storage.block_io import ReadCounts, aligned_empty
+from graphweft._errors import DataError
+from graphweft._native import declare
+from graphweft.storage.block_io import ReadCounts
 from graphweft.storage.requests import SECTOR, merged
 from graphweft.storage.store import FeatureRegion, Store
 
+_read_rows = declare("gw_read_rows_f32")
+
 _MOST_REQUEST, _LEAST_REQUEST = 4 << 20, 4 * SECTOR
-_COPY = 1 << 16  # bytes of rows
-THREADS = 8  # requests under way at a time, at most
+_STACK = 4 * SECTOR  # bytes that a thread touches of its stack
+THREADS = 32  # requests under way at a time, at most
+_FILES = 128  # open at a time
+_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+
+Ids = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class _Request:
-    """Ids ``first`` to ``end`` of a region, of which ``rows`` are wanted at ``places`` of the table."""
+class _Requests(NamedTuple):
+    """Requests to one region: bytes ``begin`` to ``begin + room``, of which ``least`` have to be there.
 
-    region: FeatureRegion
-    first: int
-    end: int
-    rows: NDArray[np.int64]
-    places: NDArray[np.int64]
+    The first id of a request lies ``skip`` bytes in; ``cuts``: where the wanted rows of each begin; ``row``: of all,
+    counted from the first id of their request.
+    """
+
+    begin: Ids
+    room: Ids
+    least: Ids
+    skip: Ids
+    cuts: Ids
+    row: Ids
 
 
 class RowReader:
@@ -66,14 +78,15 @@ class RowReader:
         self._ends = np.array([region.end for region in self._regions], np.int64)
         self._item = torch.empty(0, dtype=store.feature_dtype).element_size()
         widest = store.row_width * self._item
-        self._threads = min(max(memory // (_LEAST_REQUEST + 2 * SECTOR), 1), THREADS)
-        room = max(min(memory // self._threads - 2 * SECTOR, _MOST_REQUEST), _LEAST_REQUEST)
+        beside = 2 * SECTOR + _STACK
+        self._threads = min(max(memory // (_LEAST_REQUEST + beside), 1), THREADS)
+        room = max(min(memory // self._threads - beside, _MOST_REQUEST), _LEAST_REQUEST)
         self._room = max(room // widest, 1) * widest
 
     @property
     def buffer_bytes(self) -> int:
         """Bytes of all buffers."""
-        return self._threads * (self._room + 2 * SECTOR)
+        return self._threads * (self._room + 2 * SECTOR + _STACK)
 
     def plan(self, ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Ranges of ids, (n, 2) for each region, that hold the rows of ``ids``, ascending, each once.
@@ -99,42 +112,52 @@ class RowReader:
 
         Raises: DataError for a damaged store, or a failing read.
         """
-        todo = iter(list(self._requests(plan, ids, places)))
-        turn = threading.Lock()
+        of = [self._regions[int(np.searchsorted(self._ends, ranges[0, 0], "right"))] for ranges in plan]
+        cuts = np.searchsorted(ids, [*(ranges[0, 0] for ranges in plan), np.iinfo(np.int64).max])
+        for first in range(0, len(plan), _FILES):
+            some = slice(first, first + _FILES)
+            found = [
+                self._requests(region, ranges, ids[begin:end])
+                for region, ranges, (begin, end) in zip(of[some], plan[some], pairwise(cuts[first:]), strict=False)
+            ]
+            last = min(first + _FILES, len(plan))
+            self._take(of[some], found, np.ascontiguousarray(places[cuts[first] : cuts[last]]), table)
 
-        def work() -> None:
-            buffer = aligned_empty((self._room + 2 * SECTOR,), torch.uint8)
-            while True:
-                with turn:
-                    request = next(todo, None)
-                if request is None:
-                    return
-                self._take(request, buffer, table)
+    def _requests(self, region: FeatureRegion, ranges: Ids, ids: Ids) -> _Requests:
+        """Those of one region, sectors as a whole."""
+        block = self._store.manifest.parts[region.part].block(region.block)
+        width = region.width * self._item
+        first, end = (block.offset + (edges - region.first) * width for edges in ranges.T)
+        begin = first // SECTOR * SECTOR
+        cuts = np.searchsorted(ids, ranges[:, 0])
+        row = ids - np.repeat(ranges[:, 0], np.diff(cuts, append=len(ids)))
+        return _Requests(begin, -(-(end - begin) // SECTOR) * SECTOR, end - begin, first - begin, cuts, row)
 
-        with ThreadPoolExecutor(self._threads, "graphweft-rows") as threads:
-            for running in [threads.submit(work) for _ in range(self._threads)]:
-                running.result()
-
-    def _requests(
-        self, plan: list[NDArray[np.int64]], ids: NDArray[np.int64], places: NDArray[np.int64]
-    ) -> Iterator[_Request]:
-        """Requests in the order of the files."""
-        for ranges in plan:
-            region = self._regions[int(np.searchsorted(self._ends, ranges[0, 0], "right"))]
-            begins, ends = np.searchsorted(ids, ranges[:, 0]), np.searchsorted(ids, ranges[:, 1])
-            for (first, end), begin, stop in zip(ranges.tolist(), begins.tolist(), ends.tolist(), strict=True):
-                yield _Request(region, first, end, ids[begin:stop], places[begin:stop])
-
-    def _take(self, request: _Request, buffer: Tensor, table: Tensor) -> None:
-        """One request, and its rows where they are wanted; a row that is narrower than the table ends in zeros."""
-        region = request.region
-        rows, counts = self._store.feature_range(region, request.first, request.end, buffer)
-        wanted, places = torch.from_numpy(request.rows - request.first), torch.from_numpy(request.places)
-        step = max(_COPY // (region.width * self._item), 1)  # what is copied at a time takes memory beside the buffer
-        for first in range(0, len(wanted), step):
-            some = slice(first, first + step)
-            found = rows[wanted[some]].to(table.dtype)
-            if region.width < table.shape[1]:
-                found = torch.nn.functional.pad(found, (0, table.shape[1] - region.width))
-            table.index_copy_(0, places[some], found)
-        self.counts.add(counts)
+    def _take(self, regions: Sequence[FeatureRegion], requests: list[_Requests], places: Ids, table: Tensor) -> None:
+        """Rows of some regions where they are wanted; those narrower than the table end in zeros. Raises: DataError."""
+        counts = [len(one.begin) for one in requests]
+        begin, room, least, skip = (np.concatenate([one[field] for one in requests]) for field in range(4))
+        before = np.cumsum([0, *(len(one.row) for one in requests)])
+        cuts = np.concatenate([*(one.cuts + first for one, first in zip(requests, before, strict=False)), before[-1:]])
+        row = np.concatenate([one.row for one in requests])
+        file = np.repeat(np.arange(len(regions), dtype=np.int32), counts)
+        width = np.repeat(np.array([region.width for region in regions], np.int64), counts)
+        told, threads = np.zeros(5, np.int64), max(min(self._threads, len(begin) // 2), 1)
+        with self._store.feature_files(regions) as files:
+            handles = np.array([one.handle for one in files], np.int32)
+            direct = np.array([one.direct for one in files], np.int32)
+            arrays = (file, begin, room, least, skip, width, cuts, row, places)
+            given = (handles.ctypes.data, direct.ctypes.data, len(begin), *(array.ctypes.data for array in arrays))
+            where = (_TYPES[self._store.feature_dtype], table.data_ptr(), table.shape[1])
+            _read_rows(*given, *where, threads, self._room + 2 * SECTOR, told.ctypes.data)
+        counted = ReadCounts(int(told[0]), int(told[1]))
+        self.counts.add(counted)
+        self._store.counts.add(counted)
+        if told[2] >= 0:
+            wrong, got = int(told[2]), int(told[3])
+            path, at = files[int(file[wrong])].path, int(begin[wrong])
+            if told[4]:
+                raise DataError(f"{path}: reading failed at byte {at + got}: {os.strerror(int(told[4]))}")
+            raise DataError(
+                f"{path}: expected {int(least[wrong])} bytes from byte {at} on, got {got}; the file is truncated"
+            )

@@ -372,18 +372,14 @@ class Store:
         """int64 rows that the nodes of a part had in the source."""
         return self.block(number, "node_ids")
 
-    def feature_range(self, region: FeatureRegion, first: int, end: int, buffer: Tensor) -> tuple[Tensor, ReadCounts]:
-        """Rows of the ids ``first`` to ``end`` of a region, (end - first, width), in ``buffer``, and what was read.
-
-        ``buffer``: uint8, page-aligned, with 8192 bytes to spare.
-        """
-        block = self.manifest.parts[region.part].block(region.block)
-        self.check(region.part, region.block)
-        width = block.nbytes // block.shape[0]
-        begin = block.offset - region.first * width
-        with self._opened(region.part, block) as file:
-            rows = file.read_span(begin + first * width, begin + end * width, buffer)
-            return rows.view(self.feature_dtype).view(end - first, -1), file.counts
+    @contextlib.contextmanager
+    def feature_files(self, regions: Sequence[FeatureRegion]) -> Iterator[list[BlockFile]]:
+        """The open file of each region, long enough for its rows. Raises: DataError."""
+        with contextlib.ExitStack() as stack:
+            yield [
+                stack.enter_context(self._opened(region.part, self.manifest.parts[region.part].block(region.block)))
+                for region in regions
+            ]
 
     def feature_rows(self, ids: NDArray[np.int64]) -> Tensor:
         """(n, columns) features of the nodes with these ascending ids of the store, in the dtype of the store.

@@ -32,8 +32,8 @@ from graphweft.runtime import calibrate
 from graphweft.runtime.machine import Machine
 from graphweft.train.full_batch import FullBatch
 from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.strategies import full_works, mini_works
 from graphweft.train.trainer import Trainer
-from graphweft.train.ways import full_works, mini_works
 
 Sample = tuple[Works, float]
 

@@ -74,15 +74,18 @@ def trains(model: nn.Module) -> tuple[bool, ...]:
     return tuple(parameter.requires_grad for parameter in model.parameters())
 
 
-def as_read(ds: Dataset, model: nn.Module) -> Dataset:
-    """``ds`` with the features that the model reads; another layout is let go where nobody else holds it."""
-    x = _features(model if isinstance(model, Node2Vec) else adapted(model), ds)
+def as_read(ds: Dataset, model: nn.Module, has_budget: bool = False) -> Dataset:
+    """``ds`` with the features that the model reads; another layout is let go where nobody else holds it.
+
+    ``has_budget``: nothing is measured, which takes memory.
+    """
+    x = _features(model if isinstance(model, Node2Vec) else adapted(model), ds, not has_budget)
     if isinstance(ds, PartDataset):
         return ds if x is ds.x else ds.with_x(x)
     return ds if x is ds.x else replace(ds, x=x)
 
 
-def _features(model: nn.Module, ds: Dataset) -> Features:
+def _features(model: nn.Module, ds: Dataset, may_measure: bool) -> Features:
     """What the model reads of the nodes: what it makes of the graph, or the features of ``ds``, flat where typed.
 
     Models of PyTorch Geometric read dense features, others the layout that is faster.
@@ -92,7 +95,7 @@ def _features(model: nn.Module, ds: Dataset) -> Features:
     made = model.features(ds.graph) if isinstance(model, CompiledModule) else None
     x = features_of(with_flat_features(ds)) if made is None else made
     if not isinstance(model, PyGModel):
-        return settle_features(x)
+        return settle_features(x, may_measure)
     if not isinstance(x, SparseFeatures):
         return x
     size = 4e-6 * x.num_rows * x.width

@@ -28,7 +28,7 @@ from graphweft.train.full_batch import FullBatch, is_plain
 from graphweft.train.node_order import NodeOrder, near_share
 from graphweft.train.options import NODE_ORDERS, check_choice
 from graphweft.train.promise import Promise
-from graphweft.train.ways import full_works, seconds_of_full
+from graphweft.train.strategies import full_works, seconds_of_full
 
 _USUAL_NEAR = 0.7  # share of the edges that an order brings together in graphs with communities
 _LEAST_GAIN = 0.1  # of the edges come near, or the order that was found is not taken
@@ -130,7 +130,7 @@ class OrderChoice:
             f"found in {duration(order.seconds)}"
         )
         if promise.plan is not None and promise.plan.epoch_seconds is not None:
-            way = promise.plan.way
+            way = promise.plan.strategy
             needs = None if way.needs is None else replace(way.needs, structure=way.needs.structure + order.nbytes)
             way = replace(way, seconds=seconds_of_full(full, Machine.here()), needs=needs)
             promise.plan = replace(promise.plan, way=way, order=self._told)

@@ -1,7 +1,8 @@
-"""Which way to train: a choice among ways that were priced, as a value that tells why.
+"""How to train: a choice among strategies that were priced, as a value that tells why.
 
-Comes in: ways with their predicted seconds and memory, a budget, what is known of the graph. Goes out: a :class:`Plan`.
-Pure: nothing is measured, compiled or read here. Called by the trainer for mode "auto" and by ``gw.plan``.
+Comes in: strategies with their predicted seconds and memory, a budget, what is known of the graph. Goes out: a
+:class:`Plan`. Pure: nothing is measured, compiled or read here. Called by the trainer for mode "auto" and by
+``gw.plan``.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from graphweft.storage.memory_size import shown_bytes
 from graphweft.train.durations import duration
 from graphweft.train.needs import Needs, refusal
 
-_HEADS = ("", "mode", "batches", "epoch", "memory", "disk", "why")  # of the ways
-_LEVEL = 1.10  # ways whose seconds are closer than this are level, and the simpler one is taken
+_HEADS = ("", "mode", "batches", "epoch", "memory", "disk", "why")  # of the strategies
+_LEVEL = 1.10  # strategies whose seconds are closer than this are level, and the simpler one is taken
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class GraphStatistics:
 
 
 @dataclass(frozen=True)
-class Way:
+class Strategy:
     """A way to train, priced.
 
     Attributes:
@@ -93,19 +94,19 @@ class Way:
 
 @dataclass(frozen=True)
 class Considered:
-    """A way that was not taken, and why not."""
+    """A strategy that was not taken, and why not."""
 
-    way: Way
+    strategy: Strategy
     reason: str
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a run trains, what an epoch takes, and which other ways there were.
+    """How a run trains, what an epoch takes, and which other strategies there were.
 
     Attributes:
-        way: The way that is taken.
-        others: The ways that are not.
+        strategy: The one that is taken.
+        others: Those that are not.
         statistics: What is known of the graph.
         limit: Bytes that the run may take; None: any number.
         machine: The profile that seconds come from, in words.
@@ -114,7 +115,7 @@ class Plan:
         order: Whether all nodes at once are taken in another order, and from how many epochs on that pays.
     """
 
-    way: Way
+    strategy: Strategy
     others: tuple[Considered, ...]
     statistics: GraphStatistics
     limit: int | None
@@ -125,24 +126,24 @@ class Plan:
 
     @property
     def mode(self) -> str:
-        """The mode of the way that is taken."""
-        return self.way.mode
+        """The mode of the strategy that is taken."""
+        return self.strategy.mode
 
     @property
     def epoch_seconds(self) -> float | None:
         """Predicted seconds of an epoch; None where the model is not compiled."""
-        return self.way.epoch_seconds
+        return self.strategy.epoch_seconds
 
     @property
     def peak_bytes(self) -> int | None:
         """Predicted peak of the memory, above that of a bare import."""
-        return self.way.peak_bytes
+        return self.strategy.peak_bytes
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
-        others = [{**_way_facts(other.way), "reason": other.reason} for other in self.others]
+        others = [{**_strategy_facts(other.strategy), "reason": other.reason} for other in self.others]
         return {
-            **_way_facts(self.way),
+            **_strategy_facts(self.strategy),
             "memory_limit_bytes": self.limit,
             "others": others,
             "statistics": asdict(self.statistics),
@@ -152,19 +153,19 @@ class Plan:
         }
 
     def __repr__(self) -> str:
-        cells = _cells("", self.way, "")
+        cells = _cells("", self.strategy, "")
         told = zip(("batches", "epoch", "memory", "disk"), cells[2:6], strict=True)
         facts = ", ".join(f"{name} {cell}" for name, cell in told if cell != "-")
-        return f"Plan({cells[1]} on {self.statistics.name}, {facts}; {len(self.others)} other ways; print() tells why)"
+        return f"Plan({cells[1]} on {self.statistics.name}, {facts}; {len(self.others)} others; print() tells why)"
 
     def _repr_html_(self) -> str:
-        """A row for every way, for notebooks."""
-        rows = [_cells("taken", self.way, _dominating(self.way))]
-        rows += [_cells("", other.way, other.reason) for other in self.others]
+        """A row for every strategy, for notebooks."""
+        rows = [_cells("taken", self.strategy, _dominating(self.strategy))]
+        rows += [_cells("", other.strategy, other.reason) for other in self.others]
         return _html.columns(f"Plan for {self.statistics.name}", _HEADS, rows)
 
     def __str__(self) -> str:
-        graph, way = self.statistics, self.way
+        graph, strategy = self.statistics, self.strategy
         degrees = "/".join(f"{count:,}" for count in graph.in_degrees)
         train, val, test = graph.labelled
         shares = "mean" if len(graph.in_degrees) == 1 else "0, 25, 50, 75, 99, 100 %"
@@ -175,109 +176,120 @@ class Plan:
             f"machine: {self.machine}" + ("" if self.limit is None else f"; memory: {shown_bytes(self.limit)}"),
             "",
         ]
-        cells = [_HEADS, _cells("->", way, _dominating(way))]
-        cells += [_cells("", other.way, other.reason) for other in self.others]
+        cells = [_HEADS, _cells("->", strategy, _dominating(strategy))]
+        cells += [_cells("", other.strategy, other.reason) for other in self.others]
         widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]) - 1)]
         for row in cells:
             told = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
             lines.append("  ".join([*told, row[-1]]).rstrip())
         chosen = [*self.schedule.splitlines(), *([self.order] if self.order else [])]
-        lines += ["", *_accounts(way), *chosen, f"kernels and programs: {self.explain}"]
+        lines += ["", *_accounts(strategy), *chosen, f"kernels and programs: {self.explain}"]
         return "\n".join(lines)
 
 
 def choose(
-    ways: Sequence[Way],
+    strategies: Sequence[Strategy],
     statistics: GraphStatistics,
     limit: int | None = None,
     machine: str = "",
     explain: str = Plan.explain,
 ) -> Plan:
-    """The fastest way that keeps to ``limit``, or the first that is level with it: simpler ways come first.
+    """The fastest strategy that keeps to ``limit``, or the first that is level with it: simpler ones come first.
 
-    A way without predicted seconds is taken where no other is possible, or where it comes first and fits.
+    A strategy without predicted seconds is taken where no other is possible, or where it comes first and fits.
 
-    Raises: MemoryBudgetError naming the least that would do; ValueError where no way is possible.
+    Raises: MemoryBudgetError naming the least that would do; ValueError where none is possible.
 
     Example:
-        >>> ways = [Way("full", "1", {"gather": 2.0}, Needs(step=100)), Way("mini", "9", {"draw": 1.0}, Needs(step=50))]
+        >>> full = Strategy("full", "1", {"gather": 2.0}, Needs(step=100))
+        >>> priced = [full, Strategy("mini", "9", {"draw": 1.0}, Needs(step=50))]
         >>> of = GraphStatistics("g", 9, 9, (1,) * 6, 2, 1.0, 2, (5, 2, 2))
-        >>> choose(ways, of).mode, choose(ways[:1], of).mode
+        >>> choose(priced, of).mode, choose(priced[:1], of).mode
         ('mini', 'full')
     """
-    possible = [way for way in ways if not way.refused]
+    possible = [strategy for strategy in strategies if not strategy.refused]
     if not possible:
-        raise ValueError(f"plan: expected a way that is possible, got {', '.join(way.refused for way in ways)}")
-    fitting = [way for way in possible if _fits(way, limit)]
+        raise ValueError(
+            f"plan: expected a strategy that is possible, got {', '.join(strategy.refused for strategy in strategies)}"
+        )
+    fitting = [strategy for strategy in possible if _fits(strategy, limit)]
     if not fitting:
-        least = min((way for way in possible if way.needs is not None), key=lambda way: way.peak_bytes or 0)
+        least = min(
+            (strategy for strategy in possible if strategy.needs is not None),
+            key=lambda strategy: strategy.peak_bytes or 0,
+        )
         assert least.needs is not None and limit is not None  # it does not fit
         raise refusal(least.needs, limit)
     taken = fitting[0]
     if taken.epoch_seconds is not None:
-        fastest = min(way.epoch_seconds for way in fitting if way.epoch_seconds is not None)
+        fastest = min(strategy.epoch_seconds for strategy in fitting if strategy.epoch_seconds is not None)
         taken = next(w for w in fitting if w.epoch_seconds is not None and w.epoch_seconds <= _LEVEL * fastest)
-    others = tuple(Considered(way, _reason(way, taken, limit)) for way in ways if way is not taken)
+    others = tuple(
+        Considered(strategy, _reason(strategy, taken, limit)) for strategy in strategies if strategy is not taken
+    )
     return Plan(taken, others, statistics, limit, machine, explain)
 
 
-def _fits(way: Way, limit: int | None) -> bool:
-    return limit is None or way.needs is None or way.needs.fits(limit)
+def _fits(strategy: Strategy, limit: int | None) -> bool:
+    return limit is None or strategy.needs is None or strategy.needs.fits(limit)
 
 
-def _reason(way: Way, taken: Way, limit: int | None) -> str:
-    """Why ``way`` is not taken."""
-    if way.refused:
-        return way.refused
-    if not _fits(way, limit):
-        assert way.needs is not None and limit is not None  # it does not fit
-        return f"needs {shown_bytes(way.needs.least)} of {shown_bytes(limit)}, most of it {way.largest}"
-    if way.epoch_seconds is None or taken.epoch_seconds is None:
+def _reason(strategy: Strategy, taken: Strategy, limit: int | None) -> str:
+    """Why ``strategy`` is not taken."""
+    if strategy.refused:
+        return strategy.refused
+    if not _fits(strategy, limit):
+        assert strategy.needs is not None and limit is not None  # it does not fit
+        return f"needs {shown_bytes(strategy.needs.least)} of {shown_bytes(limit)}, most of it {strategy.largest}"
+    if strategy.epoch_seconds is None or taken.epoch_seconds is None:
         return "its seconds are not known"
-    ratio = way.epoch_seconds / taken.epoch_seconds
+    ratio = strategy.epoch_seconds / taken.epoch_seconds
     if ratio < _LEVEL:
-        return f"{ratio:.2f} x the seconds, no gain over the simpler way"
-    return f"{ratio:.1f} x the seconds, most of them {way.slowest}"
+        return f"{ratio:.2f} x the seconds, no gain over the simpler strategy"
+    return f"{ratio:.1f} x the seconds, most of them {strategy.slowest}"
 
 
-def _dominating(way: Way) -> str:
-    terms = (f"seconds: {way.slowest}" if way.seconds else "", f"memory: {way.largest}" if way.needs else "")
+def _dominating(strategy: Strategy) -> str:
+    terms = (
+        f"seconds: {strategy.slowest}" if strategy.seconds else "",
+        f"memory: {strategy.largest}" if strategy.needs else "",
+    )
     return "taken; most " + ", ".join(term for term in terms if term) if any(terms) else "taken"
 
 
-def _cells(mark: str, way: Way, why: str) -> tuple[str, ...]:
-    seconds, peak = way.epoch_seconds, way.peak_bytes
+def _cells(mark: str, strategy: Strategy, why: str) -> tuple[str, ...]:
+    seconds, peak = strategy.epoch_seconds, strategy.peak_bytes
     return (
         mark,
-        way.mode if way.ranks == 1 else f"{way.mode}, {way.ranks} ranks",
-        way.batches or "-",
+        strategy.mode if strategy.ranks == 1 else f"{strategy.mode}, {strategy.ranks} ranks",
+        strategy.batches or "-",
         "-" if seconds is None else duration(seconds),
         "-" if peak is None else shown_bytes(peak),
-        shown_bytes(way.disk) if way.disk else "-",
+        shown_bytes(strategy.disk) if strategy.disk else "-",
         why,
     )
 
 
-def _accounts(way: Way) -> list[str]:
+def _accounts(strategy: Strategy) -> list[str]:
     """Seconds and memory by account."""
-    shares = sorted(way.seconds.items(), key=lambda item: -item[1])
-    total = way.epoch_seconds or 1.0
+    shares = sorted(strategy.seconds.items(), key=lambda item: -item[1])
+    total = strategy.epoch_seconds or 1.0
     lines = [f"seconds: {', '.join(f'{name} {100 * s / total:.0f} %' for name, s in shares)}"] if shares else []
-    return [*lines, *([f"memory: {way.needs.text()}"] if way.needs else [])]
+    return [*lines, *([f"memory: {strategy.needs.text()}"] if strategy.needs else [])]
 
 
-def _way_facts(way: Way) -> dict[str, Any]:
-    needs = {} if way.needs is None else {f.name: getattr(way.needs, f.name) for f in fields(way.needs)}
+def _strategy_facts(strategy: Strategy) -> dict[str, Any]:
+    needs = {} if strategy.needs is None else {f.name: getattr(strategy.needs, f.name) for f in fields(strategy.needs)}
     return {
-        "mode": way.mode,
-        "batches": way.batches,
-        "ranks": way.ranks,
-        "predicted_epoch_seconds": way.epoch_seconds,
-        "predicted_peak_bytes": {"memory": way.peak_bytes, "disk": way.disk},
-        "dominating": {"seconds": way.slowest or None, "memory": way.largest or None},
-        "seconds": dict(way.seconds),
+        "mode": strategy.mode,
+        "batches": strategy.batches,
+        "ranks": strategy.ranks,
+        "predicted_epoch_seconds": strategy.epoch_seconds,
+        "predicted_peak_bytes": {"memory": strategy.peak_bytes, "disk": strategy.disk},
+        "dominating": {"seconds": strategy.slowest or None, "memory": strategy.largest or None},
+        "seconds": dict(strategy.seconds),
         "memory": needs,
     }
 
 
-__all__ = ["Considered", "GraphStatistics", "Plan", "Way", "choose"]
+__all__ = ["Considered", "GraphStatistics", "Plan", "Strategy", "choose"]

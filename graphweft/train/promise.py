@@ -25,7 +25,7 @@ from graphweft.train.durations import duration
 from graphweft.train.history import History
 from graphweft.train.needs import Needs, RunBudget, data_bytes
 from graphweft.train.plan import Plan
-from graphweft.train.ways import PAGES
+from graphweft.train.strategies import PAGES
 
 SECONDS_BOUND, PEAK_BOUND = 0.25, 0.15
 _ENOUGH = 3  # epochs after the first, which compiles and fills caches
@@ -59,7 +59,7 @@ class Promise:
         """The memory that was predicted; None where nothing was."""
         if self.budget is not None:
             return self.budget.needs
-        return None if self.plan is None else self.plan.way.needs
+        return None if self.plan is None else self.plan.strategy.needs
 
     @property
     def predicted(self) -> dict[str, float]:
@@ -102,7 +102,7 @@ class Promise:
         if abs(seconds / predicted - 1) <= SECONDS_BOUND or machine.error is None or _machine.is_busy():
             return
         works, known = self.works()
-        paging = 0.0 if self.plan is None else self.plan.way.seconds.get(PAGES, 0.0)
+        paging = 0.0 if self.plan is None else self.plan.strategy.seconds.get(PAGES, 0.0)
         machine.corrected(works, seconds - known / torch.get_num_threads() - paging).remember()
 
     def _look(self, seconds: float) -> list[str]:
@@ -124,7 +124,7 @@ class Promise:
         if known and self.plan is not None and abs(measured / predicted - 1) > SECONDS_BOUND:
             line = (
                 f"an epoch takes {duration(measured)}, predicted were {duration(predicted)}, most of them "
-                f"{self.plan.way.slowest}; graphweft doctor --calibrate measures this machine"
+                f"{self.plan.strategy.slowest}; graphweft doctor --calibrate measures this machine"
             )
             found.append(("seconds", line))
         needs = self.needs

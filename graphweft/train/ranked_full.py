@@ -94,7 +94,7 @@ class RankedFullBatch(FullBatch):
         self._graph = RankGraph.of(self.part, self._splits)
         self._plans: RankedStep | None = None
         self._recording: Tape | None = None
-        self._by_engine, self._records, self._share = False, True, 0.0
+        self._records, self._share = True, 0.0
         self._as_made: tuple[object, ...] = ()
         super().__init__(model, ds, *arguments, **options)
         if not is_plain(model):
@@ -103,7 +103,7 @@ class RankedFullBatch(FullBatch):
     def _take(self, rows: dict[Part, Tensor]) -> None:
         super()._take(rows)
         self._wanted = self._plans = self._recording = None
-        self._by_engine = False
+        self._as_made = ()
         layers = 0 if self._stack is None else len(self._stack.layers)
         self._left = [Leftovers(index, self._begun) for index in range(layers)]
         train, place = rows["train"], self._place
@@ -218,13 +218,14 @@ class RankedFullBatch(FullBatch):
         return found
 
     def _steps(self) -> bool:
-        """Whether this step is one of plans alone; it is made, and recorded, before the first."""
-        if self._by_engine:
-            return False
-        if self._plans is None or self._as_made != self._state():
+        """Whether this step is one of plans alone; it is made, by all ranks, and recorded before the first."""
+        if self._as_made != self._state():
             self._plans = self._recording = None  # give their memory back before there are others
             self._plans, self._as_made, self._records = self._made_step(), self._state(), True
-            self._by_engine = self._plans is None
+            wishes = "" if self._plans is None else self._plans.wishes
+            said = self.ranks.texts(wishes)
+            if self._plans is not None and wishes and all(text == wishes for text in said):
+                self._plans.multiply_early()
         return self._plans is not None and not is_hooked(self.model)
 
     def _made_step(self) -> RankedStep | None:
@@ -316,7 +317,8 @@ class RankedFullBatch(FullBatch):
             run = functools.partial(self._layer, index)
             given = [rows.contiguous()]
             del rows  # the call alone holds them, and lets go of them once they are in the table
-            pieces = pieces_over_ranks(part, given.pop(), run, left, self._splits)
+            factors = self._plans.factors(index) if model.training and self._plans is not None else None
+            pieces = pieces_over_ranks(part, given.pop(), run, left, self._splits, factors)
             rows = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
             if not torch.is_grad_enabled():
                 self.ranks.let_go()

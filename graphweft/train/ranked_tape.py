@@ -3,7 +3,8 @@
 Comes in: a stack of layers, the parts of its layers, features, and the loss. Goes out: :class:`RankedStep`, which runs,
 or is recorded as a :class:`Tape`; None for what takes another way. Layers write own rows where the next one reads them,
 before those of ghosts, and gradients that come home are added, masked and summed by column in one pass. The messages
-are those of torch's engine, in the same order, so a rank may take either way. On several hosts nothing is recorded:
+are those of torch's engine, in the same order, so a rank may take either way; where all ranks can, rows travel as the
+next layer multiplies them. On several hosts nothing is recorded:
 sums over edges are made in two parts, that of own rows while rows of ghosts travel, and gradients of ghosts are made
 first, those of own rows while they travel. Called by :mod:`graphweft.train.ranked_full`.
 """
@@ -22,6 +23,7 @@ from torch import Tensor
 from graphweft import _native
 from graphweft._memory import POOL, empty
 from graphweft._trace import span
+from graphweft.dist.halo import fetched
 from graphweft.dist.local_part import LocalPart
 from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.stack import Stack
@@ -75,6 +77,7 @@ class RankedStep:
         self._parts, self._pieces = parts, pieces
         self._loss, self._read = loss
         self._travels = False
+        self._factors: list[Tensor | None] = [None] * len(parts)
         here = parts[0].ranks.is_on_one_host
         self._cuts = None if here else [InTwo(part.near.numel()) for part in parts]
 
@@ -90,6 +93,35 @@ class RankedStep:
         """None for layers that take another way. ``first``: features of the first part's rows."""
         pieces = _pieces(model.train(), parts, first, edges)
         return None if pieces is None else cls(parts, pieces, loss)
+
+    @property
+    def wishes(self) -> str:
+        """Numbers of the layers whose rows the layer before can multiply, so that no pass over the table does."""
+        return " ".join(map(str, self._wished()))
+
+    def _wished(self) -> list[int]:
+        layers = range(1, len(self._parts))
+        can = (self._parts[i].reads_all and self._pieces[i - 1].can_multiply() for i in layers)
+        return [i for i, so in zip(layers, can, strict=True) if so and self._pieces[i].factors is not None]
+
+    def multiply_early(self) -> None:
+        """Rows are multiplied where they are made, and travel so; all ranks call it, with the same :attr:`wishes`."""
+        for index in self._wished():
+            part, factors = self._parts[index], self._pieces[index].factors
+            assert factors is not None  # as it is wished
+            near = part.near.numel()
+            theirs = fetched(part, factors[:near].unsqueeze(1)).squeeze(1)[near:]
+            if part.ranks.agreed(int(not torch.equal(theirs, factors[near:]))):
+                continue  # owners and readers have others
+            self._pieces[index - 1].multiply(factors[:near])
+            self._pieces[index].take_multiplied()
+            self._factors[index] = factors
+
+    def factors(self, layer: int) -> Tensor | None:
+        """What rows that a layer reads are multiplied by while they travel, own rows', then ghosts'; None: they are
+        not.
+        """
+        return self._factors[layer]
 
     def record(self) -> Tape | None:
         """The step as a tape; None where it cannot be one. Nothing travels meanwhile."""
@@ -143,7 +175,7 @@ class RankedStep:
         late: Late | None = None  # where some of them travel
         for index, later in enumerate(self._parts[1:]):
             piece, reader = self._pieces[index : index + 2]
-            if _joins(later) and not reader.plan.scales:  # else own rows, which are a mask later, would be written over
+            if _joins(later) and not reader.scales:  # else own rows, which are a mask later, would be written over
                 table, near = empty((later.block.num_src, piece.width)), later.near.numel()
                 own = piece.forward(given, table[:near], late)
                 if own.data_ptr() != table.data_ptr():  # it lies where its kernel wants it

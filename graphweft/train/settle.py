@@ -34,10 +34,11 @@ _CLEARLY_DENSE, _CLEARLY_SPARSE = 0.5, 0.99  # bounds of every measured threshol
 _NEAR_TIE = 0.05
 
 
-def settle_features(x: Features) -> Features:
+def settle_features(x: Features, may_measure: bool = True) -> Features:
     """``x`` in the layout that is faster on this machine; sparse features stay sparse.
 
-    Shape: x (nodes, features).
+    Shape: x (nodes, features). ``may_measure``: whether a machine that was never calibrated is, which takes some 75 MB;
+    else the usual threshold decides, and nothing is remembered.
     """
     if isinstance(x, SparseFeatures) or x.numel() == 0:
         return x
@@ -51,6 +52,9 @@ def settle_features(x: Features) -> Features:
         margin = _NEAR_TIE if calibrate.is_calibrated() else 0.0
         return "sparse" if share >= min(calibrate.threshold() + margin, _CLEARLY_SPARSE) else "dense"
 
+    is_known = may_measure or not _config.current().calibrate or calibrate.is_calibrated()
+    if not is_known:
+        return with_path(x, "sparse" if share >= calibrate.threshold() else "dense")
     path = remember(f"features {tuple(x.shape)} {share}", decide, lambda text: text in ("sparse", "dense"))
     return with_path(x, path)
 

@@ -101,10 +101,17 @@ class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
             assert self._place.place is not None  # as_schedule found one
             self._opened = self._place.place.open(OwnWork, weakref.proxy(self), {})
             self._opened.register(self._operators)
-        if self.plan is None:
+        if self.plan is None and not self._awaits_bounds():
             begun = time.perf_counter()
             self._choose(self._place.place.name)  # type: ignore[union-attr]
             self.prepare_seconds = self.choose_seconds = time.perf_counter() - begun
+
+    def _awaits_bounds(self) -> bool:
+        """Whether steps will be replayed and the first epoch has still to show their bounds: what is measured now
+        would be steps that run as they come, which take the host longer.
+        """
+        replays = self.replays
+        return replays is not None and replays.counts and replays.bounds is None and len(self.loader) >= _FEW
 
     def _choose(self, place: str) -> None:
         """Measures the first batches, and tries the best plan of a simulation beside the device alone."""
@@ -159,14 +166,18 @@ class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
 
     @contextlib.contextmanager
     def _rehearsing(self) -> Iterator[None]:
-        """Inside steps are made for their times: weights, and what the optimiser keeps, are as before afterwards."""
-        state, sums = copy.deepcopy(state_of(self)), (self._sum, self._count)
-        replays, self.replays = self.replays, None
+        """Inside steps are made for their times: weights, what the optimiser keeps, and counts are as before
+        afterwards.
+        """
+        state, sums, replays = copy.deepcopy(state_of(self)), (self._sum, self._count), self.replays
+        counts = (replays.replayed, replays.fallbacks) if replays is not None else (0, 0)
         try:
             yield
         finally:
-            self.replays, self._unread = replays, None
+            self._unread = None
             self._sum, self._count = sums
+            if replays is not None:
+                replays.replayed, replays.fallbacks = counts
             put_state(self, state)
             self.optimizer.zero_grad(set_to_none=True)
 
@@ -185,8 +196,8 @@ class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
     def step(self) -> Tensor:
         """One epoch, or the rest of one; the mean of its losses before their updates, shape ()."""
         self.prepare()
-        assert self.plan is not None and self._place.place is not None  # chosen by now
-        if self.plan.mode == "device":
+        assert self._place.place is not None  # as_schedule found one
+        if self.plan is None or self.plan.mode == "device":
             self.line = None
             return MiniBatch.step(self)
         if self.replays is not None and self.batches_done == 0:
@@ -264,7 +275,9 @@ class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
     def scheduled(self) -> str:
         """Which plan is followed and why, and what the last epoch showed."""
         place = self._place.place
-        assert place is not None and self.plan is not None  # as_schedule found one, and it was chosen
+        assert place is not None  # as_schedule found one
+        if self.plan is None:
+            return f"{place.name}: {_ALONE.shown()} in the first epoch; the plan is measured then, on replayed steps"
         if self._why:
             return f"{place.name}: {self.plan.shown()}: {self._why}"
         told = ScheduledMiniBatch.scheduled(self)

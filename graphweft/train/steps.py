@@ -51,7 +51,7 @@ from graphweft.train.needs import RunBudget, base_needs, most_bytes
 from graphweft.train.option_table import check_drawn, check_given
 from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, check_fanouts
 from graphweft.train.order_choice import order_told
-from graphweft.train.plan import Plan, Way, choose
+from graphweft.train.plan import Plan, Strategy, choose
 from graphweft.train.promise import Promise
 from graphweft.train.ranked_full import RankedFullBatch
 from graphweft.train.ranked_mini import RankedLinkTask, RankedMiniBatch
@@ -60,13 +60,13 @@ from graphweft.train.samplers import AnySampler
 from graphweft.train.scheduled import ScheduledMiniBatch, where
 from graphweft.train.shared_batches import SharedMiniBatch
 from graphweft.train.stored_needs import fit_groups, fit_rows
+from graphweft.train.strategies import full_strategy, mini_strategy, statistics_of, unlimited, works_of
 from graphweft.train.update import Update
-from graphweft.train.ways import full_way, mini_way, statistics_of, unlimited, works_of
 
 _KINDS: dict[str, type[MiniBatch]] = {**dict.fromkeys(GRAPH_TASKS, GraphTask), **dict.fromkeys(EDGE_TASKS, EdgeTask)}
 
 
-PLANNED = ("full", "mini")  # simpler ways first
+PLANNED = ("full", "mini")  # simpler ones first
 Keys = tuple[int, Callable[[int, int], int]]
 
 
@@ -230,22 +230,22 @@ def planned(
         raise ConfigError(f"memory cannot be combined with {_named(drawn.schedule)}")
     room = budget or unlimited(given.ds)
     made: dict[str, FullBatch | MiniBatch] = {}
-    ways = []
+    strategies = []
     with torch.random.fork_rng(devices=[]):
         for mode in PLANNED:
             if mode not in modes:
-                ways.append(Way(mode, refused=f"mode {' or '.join(modes)} was asked for"))
+                strategies.append(Strategy(mode, refused=f"mode {' or '.join(modes)} was asked for"))
                 continue
             room.forget()
             try:
-                ways.append(_priced(mode, given, drawn, keep_features, keys, room, machine, made))
+                strategies.append(_priced(mode, given, drawn, keep_features, keys, room, machine, made))
             except ConfigError as failure:
                 if mode == "full" or drawn != USUALLY_DRAWN or len(modes) == 1:
                     raise  # the user's options, or nothing else that could be taken
-                ways.append(Way(mode, refused=str(failure)))
-    ways.append(Way("macro", refused="holds the graph in memory as mini does; a store on disk needs less"))
+                strategies.append(Strategy(mode, refused=str(failure)))
+    strategies.append(Strategy("macro", refused="holds the graph in memory as mini does; a store on disk needs less"))
     room.forget()
-    plan = choose(ways, statistics_of(given.ds), None if budget is None else budget.limit, str(machine))
+    plan = choose(strategies, statistics_of(given.ds), None if budget is None else budget.limit, str(machine))
     batch = made.pop(plan.mode)
     made.clear()
     POOL.trim()
@@ -261,13 +261,13 @@ def _priced(
     room: RunBudget,
     machine: Machine,
     made: dict[str, FullBatch | MiniBatch],
-) -> Way:
+) -> Strategy:
     """A mode with its price; its steps go into ``made``."""
     if mode == "full":
         made[mode] = full = full_batch(given, keep_features, drawn.cuda_graphs)
-        return full_way(full, room, machine)
+        return full_strategy(full, room, machine)
     made[mode] = mini = sampled(given._replace(mode="mini"), drawn, *keys, None, None)
-    return mini_way(mini, room, machine)
+    return mini_strategy(mini, room, machine)
 
 
 def full_batch(given: Given, keep_features: bool, graphs: str = "auto") -> FullBatch:

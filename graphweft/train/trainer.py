@@ -214,7 +214,8 @@ class Trainer(TrainerFacts):
         refuse(others, _OPTIONS)
         task, mode, ds, batch_size = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
         self.task, self.mode, self._asked, self.model = check_task(task, mode), check_mode(mode), mode, model
-        self.ds, config = as_read(check_parts(model, ds, self.task), model), with_inputs(config, ds, out or ranks)
+        self.ds = as_read(check_parts(model, ds, self.task), model, memory is not None)
+        config = with_inputs(config, ds, out or ranks)
         self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight, ds)
         told = (remember, device, precision, order, trace, edge_data, weight_decay, weight_decay_on, stop_on)
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, *told)

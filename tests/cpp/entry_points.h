@@ -55,6 +55,10 @@ int gw_running_sums(const gw_adjacency* a, const float* weights, double* out);
 int gw_random_walk(const gw_adjacency* a, int64_t count, const int64_t* starts, const int64_t* items, int64_t length,
                    const double* running, double p, double q, double restart, uint64_t seed, uint64_t epoch,
                    uint64_t stage, int64_t* out);
+int gw_deal_edges(const int64_t* src, const int64_t* dst, int64_t n, const void* part, int32_t part_bytes,
+                  const void* new_id, int32_t wide, int64_t parts, int64_t* cuts, void* pairs);
+int gw_compress_pairs(const void* pairs, int64_t n, int64_t first, int64_t rows, int32_t wide, int32_t once,
+                      int64_t* indptr, void* sources);
 int gw_dense_count_nonzero(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,
                            int64_t* counts);
 int gw_csr_from_dense(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,
@@ -134,6 +138,9 @@ int gw_multilevel_cluster(const gw_adjacency* a, int64_t first, const int32_t* e
                           const int32_t* labels, const int64_t* most, int32_t* cluster, int64_t* heavy, int64_t* moved);
 int gw_multilevel_contract(const gw_adjacency* a, int64_t first, const int32_t* edge_weight, const int32_t* cluster,
                            int64_t clusters, double kept, int64_t* indptr, int32_t* indices, int32_t* weights);
+int gw_multilevel_merge(const int64_t* a_indptr, const int32_t* a_indices, const int32_t* a_weights,
+                        const int64_t* b_indptr, const int32_t* b_indices, const int32_t* b_weights, int64_t clusters,
+                        double kept, int64_t* indptr, int32_t* indices, int32_t* weights);
 int gw_multilevel_place(const gw_adjacency* a, int64_t first, const int32_t* edge_weight, const int32_t* node_weight,
                         const int32_t* labels, const int64_t* order, int64_t k, int64_t num_labels,
                         const double* target, const int32_t* counted, const double* limits, int32_t* part,
@@ -152,6 +159,10 @@ int gw_sgd_f32(const gw_sgd_tensor_f32* table, int64_t count);
 int gw_partition_stream(const gw_adjacency* a, int64_t k, int64_t num_labels, const int32_t* labels, double scale,
                         int32_t exhaustive, int32_t* part, int64_t* steps);
 int gw_partition_measure(const gw_adjacency* a, int64_t k, const int32_t* part, int64_t* cut, int64_t* halo);
+int gw_read_rows_f32(const int32_t* handles, int32_t* direct, int64_t count, const int32_t* file, const int64_t* begin,
+                     const int64_t* room, const int64_t* least, const int64_t* skip, const int64_t* width,
+                     const int64_t* rows, const int64_t* row, const int64_t* place, int32_t type, float* table,
+                     int64_t columns, int64_t threads, int64_t buffer_bytes, int64_t* told);
 int gw_rows_apply_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const gw_epilogue_f32* epilogue, float* y,
                       int64_t ldy, const int64_t* rows, int64_t table_rows);
 int gw_rows_apply_half_f32(int64_t n, int64_t f, const uint16_t* x, int64_t ldx, const gw_epilogue_f32* epilogue,
@@ -197,8 +208,11 @@ int gw_sparse_dropout_f32(const gw_adjacency* adj, const float* values, int64_t 
                           uint64_t seed, uint64_t stream, float* out);
 int gw_order_by_time(const gw_adjacency* a, int64_t relations, const int64_t* bounds, const int64_t* times,
                      uint32_t* places, int64_t* sorted);
+int gw_relation_runs_count(const gw_adjacency* a, int64_t relations, const int64_t* bounds, int64_t* begin);
+int gw_relation_runs(const gw_adjacency* a, int64_t relations, const int64_t* bounds, const int64_t* begin, void* runs);
 int gw_segment_sampler_new(const gw_adjacency* a, int64_t relations, const int64_t* bounds, const uint32_t* places,
-                           const int64_t* times, int32_t trees, int32_t dense, void** out);
+                           const int64_t* times, const int64_t* run_begin, const void* runs, int32_t trees,
+                           int32_t dense, void** out);
 int gw_segment_sampler_free(void* sampler);
 int gw_segment_begin(void* sampler, int64_t count, const int64_t* seeds, const int64_t* keys, const int64_t* low,
                      const int64_t* high, int64_t hops, const int64_t* fanouts, int32_t replace, int32_t recent,
@@ -206,7 +220,8 @@ int gw_segment_begin(void* sampler, int64_t count, const int64_t* seeds, const i
                      const int64_t* left_relation, const int64_t* left_src, const int64_t* left_dst, int64_t* rows,
                      int64_t* edges, int64_t* totals);
 int gw_segment_finish(void* sampler, int64_t* n_id, int64_t* tree, int64_t* indptr, int32_t* indices, uint32_t* offsets,
-                      int64_t* const* block_indptr, int32_t* const* block_indices, uint32_t* const* block_offsets);
+                      int64_t* const* block_indptr, int32_t* const* block_indices, uint32_t* const* block_offsets,
+                      int64_t* run_begin, void* runs);
 int gw_parts_offsets(int64_t n, const int64_t* ids, const int64_t* ptr, const int64_t* edge_ptr, int64_t* out_ptr,
                      int64_t* out_edge_ptr);
 int gw_parts_places(int64_t n, const int64_t* ids, const int64_t* ptr, const int64_t* out_ptr, int64_t* places,
@@ -300,4 +315,7 @@ int gw_typed_ends(int64_t edges, const int64_t* order, const int64_t* place, con
 int gw_typed_rows(const gw_adjacency* block, int64_t num_src, const int64_t* order, const int64_t* place,
                   const int64_t* edge_order, const int64_t* edge_place, int32_t wide, int64_t* indptr, void* indices,
                   void* ids);
+int gw_typed_run_rows(const gw_adjacency* block, const int64_t* run_begin, const void* runs, const int64_t* limits,
+                      int64_t num_src, int64_t relations, const int64_t* order, const int64_t* place, int32_t wide,
+                      int64_t* counts, int64_t* indptr, void* indices, void* ids);
 }

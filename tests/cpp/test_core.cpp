@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "check.h"
-#include "entry_points.h"
+#include "graphweft/entry_points.h"
 #include "graphweft/abi.h"
 #include "graphweft/parallel.h"
 #include "graphweft/rng.h"

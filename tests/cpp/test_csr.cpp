@@ -6,7 +6,7 @@
 
 #include "check.h"
 #include "data.h"
-#include "entry_points.h"
+#include "graphweft/entry_points.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 
 #include "check.h"
 #include "data.h"
-#include "entry_points.h"
+#include "graphweft/entry_points.h"
 #include "graphweft/explog.h"
 #include "graphweft/rng.h"
 

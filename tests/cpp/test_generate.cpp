@@ -7,7 +7,7 @@
 
 #include "check.h"
 #include "data.h"
-#include "entry_points.h"
+#include "graphweft/entry_points.h"
 
 TEST(a_permutation_is_one) {
   for (const int64_t n : {1, 2, 3, 1000, 65537}) {

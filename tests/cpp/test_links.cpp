@@ -7,7 +7,7 @@
 
 #include "check.h"
 #include "data.h"
-#include "entry_points.h"
+#include "graphweft/entry_points.h"
 
 namespace {
 
@@ -30,6 +30,8 @@ struct drawn {
   std::vector<int64_t> n_id, tree, indptr;
   std::vector<int32_t> indices;
   std::vector<uint32_t> offsets;
+  std::vector<int64_t> run_begin;
+  std::vector<int32_t> runs;  // relation and number of edges
 };
 
 drawn draw(const stairs& graph, const std::vector<int64_t>& bounds, const std::vector<int64_t>* times,
@@ -43,11 +45,16 @@ drawn draw(const stairs& graph, const std::vector<int64_t>& bounds, const std::v
   } else {
     seeds = {5, 9, 2};
   }
+  std::vector<int64_t> run_begin(graph.indptr.size(), -1);
+  CHECK(gw_relation_runs_count(&graph.view, relations, bounds.data(), run_begin.data()) == 0);
+  std::vector<int32_t> runs(2 * size_t(run_begin.back()), -1);
+  CHECK(gw_relation_runs(&graph.view, relations, bounds.data(), run_begin.data(), runs.data()) == 0);
   void* sampler = nullptr;
   const bool timed = times != nullptr;
   CHECK(gw_segment_sampler_new(&graph.view, relations, bounds.data(), timed ? places.data() : nullptr,
-                               timed ? sorted.data() : nullptr, timed, 1, &sampler) == 0);
-  std::vector<int64_t> rows(size_t(hops), 0), counts(size_t(hops), 0), totals(2, 0);
+                               timed ? sorted.data() : nullptr, run_begin.data(), runs.data(), timed, 1,
+                               &sampler) == 0);
+  std::vector<int64_t> rows(size_t(hops), 0), counts(size_t(hops), 0), totals(3, 0);
   const std::vector<int64_t> tree{0}, relation{0}, src{3}, dst{5};
   CHECK(gw_segment_begin(sampler, 3, seeds.data(), timed ? keys.data() : nullptr, timed ? low.data() : nullptr,
                          timed ? high.data() : nullptr, hops, fanouts.data(), 0, 0, 1, 2, 3, 1, tree.data(),
@@ -58,12 +65,25 @@ drawn draw(const stairs& graph, const std::vector<int64_t>& bounds, const std::v
   out.indptr.assign(size_t(rows.back()) + 1, -1);
   out.indices.assign(size_t(totals[1]), -1);
   out.offsets.assign(size_t(totals[1]), 0);
+  out.run_begin.assign(out.indptr.size(), -1);
+  out.runs.assign(2 * size_t(totals[2]), -1);
   const std::vector<void*> none(size_t(hops), nullptr);
-  CHECK(gw_segment_finish(
-            sampler, out.n_id.data(), timed ? out.tree.data() : nullptr, out.indptr.data(), data::pointer(out.indices),
-            data::pointer(out.offsets), reinterpret_cast<int64_t* const*>(none.data()),
-            reinterpret_cast<int32_t* const*>(none.data()), reinterpret_cast<uint32_t* const*>(none.data())) == 0);
+  CHECK(gw_segment_finish(sampler, out.n_id.data(), timed ? out.tree.data() : nullptr, out.indptr.data(),
+                          data::pointer(out.indices), data::pointer(out.offsets),
+                          reinterpret_cast<int64_t* const*>(none.data()),
+                          reinterpret_cast<int32_t* const*>(none.data()),
+                          reinterpret_cast<uint32_t* const*>(none.data()), out.run_begin.data(), out.runs.data()) == 0);
   CHECK(gw_segment_sampler_free(sampler) == 0);
+  for (size_t row = 0; row + 1 < out.indptr.size(); ++row) {
+    int64_t p = out.indptr[row];
+    for (int64_t run = out.run_begin[row]; run < out.run_begin[row + 1]; ++run)
+      for (const int64_t last = p + out.runs[size_t(2 * run + 1)]; p < last; ++p) {
+        const int64_t at = graph.indptr[size_t(out.n_id[row])] + int64_t(out.offsets[size_t(p)]);
+        const int32_t of = out.runs[size_t(2 * run)];  // edges are numbered as they lie
+        CHECK(at >= bounds[size_t(of)] && at < bounds[size_t(of) + 1]);
+      }
+    CHECK(p == out.indptr[row + 1]);
+  }
   for (size_t row = 0; row + 1 < out.indptr.size(); ++row)
     for (int64_t p = out.indptr[row]; p < out.indptr[row + 1]; ++p) {
       const int64_t at = graph.indptr[size_t(out.n_id[row])] + int64_t(out.offsets[size_t(p)]);

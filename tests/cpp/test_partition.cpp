@@ -6,7 +6,7 @@
 
 #include "check.h"
 #include "data.h"
-#include "entry_points.h"
+#include "graphweft/entry_points.h"
 
 TEST(partition_stream_finds_what_all_parts_hold) {
   for (const int64_t k : {1, 2, 7, 64, 300}) {

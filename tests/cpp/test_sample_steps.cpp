@@ -11,7 +11,7 @@
 
 #include "check.h"
 #include "data.h"
-#include "entry_points.h"
+#include "graphweft/entry_points.h"
 #include "graphweft/rng.h"
 
 namespace {

@@ -5,7 +5,7 @@
 
 #include "check.h"
 #include "data.h"
-#include "entry_points.h"
+#include "graphweft/entry_points.h"
 
 namespace {
 
@@ -62,6 +62,13 @@ TEST(graphs_side_by_side_are_shifted_copies) {
                             data::pointer(owners)) == 0);
       CHECK(gw_parts_places(n, data::pointer(ids), all.edge_ptr.data(), edge_ptr.data(), data::pointer(edges),
                             nullptr) == 0);
+      std::vector<int64_t> table(size_t(all.ptr.back()) * 3), picked(rows * 3, -1), alone(rows, -1);
+      for (size_t i = 0; i < table.size(); ++i) table[i] = int64_t(i);
+      CHECK(gw_parts_rows(n, data::pointer(ids), all.ptr.data(), ptr.data(), table.data(), 24, data::pointer(picked)) ==
+            0);
+      for (size_t i = 0; i < picked.size(); ++i) CHECK(picked[i] == nodes[i / 3] * 3 + int64_t(i % 3));
+      CHECK(gw_parts_places(n, data::pointer(ids), all.ptr.data(), ptr.data(), nullptr, data::pointer(alone)) == 0);
+      CHECK(alone == owners);
       CHECK(gw_parts_take(&view, n, data::pointer(ids), all.ptr.data(), ptr.data(), edge_ptr.data(), indptr.data(),
                           data::pointer(indices), data::pointer(numbers)) == 0);
       CHECK(indptr.front() == 0 && indptr.back() == int64_t(entries));

@@ -4,7 +4,7 @@
 
 #include "check.h"
 #include "data.h"
-#include "entry_points.h"
+#include "graphweft/entry_points.h"
 #include "graphweft/balance.h"
 
 namespace {

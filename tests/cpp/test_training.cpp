@@ -6,7 +6,7 @@
 
 #include "check.h"
 #include "data.h"
-#include "entry_points.h"
+#include "graphweft/entry_points.h"
 
 TEST(cross_entropy_and_its_gradient) {
   for (const int64_t c : {1, 2, 7, 16, 33, 70})

@@ -26,6 +26,7 @@ from graphweft.schedule.run import Executor
 from graphweft.schedule.split import Plan
 from graphweft.train import shared_batches
 from graphweft.train.device_batches import DeviceMiniBatch
+from graphweft.train.replayed import Replays
 from graphweft.train.shared_batches import SharedMiniBatch
 
 NUMBERS = ("model", "optimizer", "best_model")
@@ -139,6 +140,40 @@ def shared_batches_are_replayed_as_graphs() -> None:
         assert found[1].history["replayed"] == found[0].history["replayed"] and sum(found[1].history["replayed"]) > 0
 
 
+def a_share_is_measured_on_replayed_steps() -> None:
+    """The first epoch shows their bounds, so the plan is chosen after it; measuring leaves no trace in the numbers."""
+    with gw.config(target="cuda", certify=False), one_at_a_time(), pytest.MonkeyPatch.context() as patch:
+        for name, count in (("_MEASURED", 2), ("_WARM", 1), ("_TRIED", 3)):
+            patch.setattr(shared_batches, name, count)
+        CUDA.captures(partial(GraphStep.capture, recorder=recorded.Recorder))
+        measured = list[int]()
+
+        def measure(self: Replays, *given: Any) -> Any:
+            found = replay(self, *given)
+            measured[-1:] = [measured[-1] + (found is not None)] if measured else []
+            return found
+
+        def choose(self: SharedMiniBatch, place: str) -> None:
+            measured.append(0)
+            inner(self, place)
+
+        replay, inner = Replays.__call__, SharedMiniBatch._choose
+        patch.setattr(Replays, "__call__", measure)
+        patch.setattr(SharedMiniBatch, "_choose", choose)
+        patch.setattr(shared_batches, "_GAIN", float("inf"))  # shared out whatever was tried
+        found = trainer(Schedule(DevicePlace(), "auto"), batch_size=2)
+        found.fit(1)
+        assert not measured and "in the first epoch; the plan is measured then" in found.scheduled
+        found.fit(1)
+        CUDA.captures(GraphStep.capture)
+        assert measured and measured[0] >= 3 and shared(found).plan is not None and "device alone" in found.scheduled
+        assert sum(found.history["replayed"]) > 0
+        alone = trainer("auto", batch_size=2, cuda_graphs="off")  # the fake would record its loader's launches, too
+        alone.fit(1)
+        alone.fit(1)
+        assert_same(found, alone)
+
+
 def a_share_is_measured_and_explained() -> None:
     """Measuring leaves no trace in the numbers; where it fails, and of few batches, the device prepares all."""
     with gw.config(target="cuda", certify=False), one_at_a_time(), pytest.MonkeyPatch.context() as fewer:
@@ -146,7 +181,7 @@ def a_share_is_measured_and_explained() -> None:
             fewer.setattr(shared_batches, name, count)
         alone = trainer("auto", batch_size=2)
         alone.fit(1)
-        found = trainer(Schedule(DevicePlace(), "auto"), batch_size=2)
+        found = trainer(Schedule(DevicePlace(), "auto"), batch_size=2, cuda_graphs="off")
         found.fit(1)
         assert_same(found, alone)
         steps = shared(found)
@@ -159,7 +194,7 @@ def a_share_is_measured_and_explained() -> None:
         assert few.scheduled == "cuda: all batches by the device: an epoch of 2 batches is not worth measuring"
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(CUDA, "sender", lambda device: _no_memory)
-            broken = trainer(Schedule(DevicePlace(), "auto"), batch_size=2)
+            broken = trainer(Schedule(DevicePlace(), "auto"), batch_size=2, cuda_graphs="off")
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always")
                 broken.fit(1)
@@ -230,5 +265,6 @@ TRIALS = (
     a_trainer_draws_where_the_model_is,
     either_side_prepares_the_same_batches,
     shared_batches_are_replayed_as_graphs,
+    a_share_is_measured_on_replayed_steps,
     a_share_is_measured_and_explained,
 )

@@ -29,7 +29,7 @@ from graphweft.runtime.cuda import jit, kernels, update_kernels, walks
 from graphweft.runtime.cuda.graphs import GraphStep
 from graphweft.runtime.cuda.recording import recording
 from graphweft.runtime.cuda.target import CUDA
-from graphweft.runtime.padded import Room, Shapes
+from graphweft.runtime.padded import BatchBuffers, Shapes
 from graphweft.runtime.staged import Choice
 from graphweft.runtime.targets import target_of
 from graphweft.train.device_full import DeviceFullBatch
@@ -131,7 +131,7 @@ def test_a_padded_batch_is_two_graphs_that_make_no_host_tensor_and_wait_for_noth
 
     for module in (jit, walks):
         monkeypatch.setattr(module, "launch", note)
-    monkeypatch.setattr(Room, "fill", lambda *given: None)  # copies from host memory, which are not recorded
+    monkeypatch.setattr(BatchBuffers, "fill", lambda *given: None)  # copies from host memory, which are not recorded
     graph, model = small(), make(name).train()
     sampler, seeds, y = gw.sampling.NeighborSampler(graph, (3, 2)), torch.arange(4), torch.arange(20) % 3
     first = sampler.sample(seeds)

@@ -356,6 +356,31 @@ def recorded(folder: Path, *names: str) -> None:
     ranks.leave()
 
 
+def dense_trainer(ranks: gw.dist.Ranks | None) -> gw.Trainer:
+    """A GCN of three layers on a graph with so many edges that rows are multiplied before they are summed."""
+    ds = gw.synthetic("products", scale=0.004, seed=0)
+    torch.manual_seed(0)
+    model = gw.nn.GCN.for_data(ds, hidden=16, num_layers=3)
+    return gw.Trainer(model, ds, mode="full", ranks=ranks, restore_best=False, lr=0.01, seed=3)
+
+
+def multiplied(folder: Path) -> None:
+    """Rows that travel as the next layer multiplies them, to a rank that runs torch's engine as well."""
+    ranks = gw.dist.Ranks.join()
+    for way in ("plans", "engine"):
+        trainer = dense_trainer(ranks)
+        trainer.fit(1)
+        if way == "engine" and ranks.rank == 0:  # after the ranks have agreed
+            trainer.model.layers[0].register_forward_hook(lambda *given: None)
+        trainer.fit(3)
+        batch = trainer._batch
+        taken = [batch._plans.factors(layer) is not None for layer in range(3)]
+        passes = [getattr(call, "__name__", "") for call, _ in batch._recording._calls] if batch._recording else []
+        told = {"multiplied": taken, "passes": passes.count("gw_rows_apply_f32")}
+        torch.save(state_of(trainer) | told, folder / f"multiplied-{way}-{ranks.rank}.pt")
+    ranks.leave()
+
+
 def evaluated(folder: Path, *names: str) -> None:
     """Trains every model and keeps the bytes that are in use after every evaluation: the pool's, the messages'."""
     ranks = gw.dist.Ranks.join()
@@ -564,6 +589,7 @@ CASES: dict[str, Callable[..., None]] = {
     "full": full,
     "far": far,
     "recorded": recorded,
+    "multiplied": multiplied,
     "evaluated": evaluated,
     "memory": memory,
     "parts": parts,

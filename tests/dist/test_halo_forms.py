@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphweft.dist.halo_forms import Leftovers, Way, exchanged, settle
+from graphweft.dist.halo_forms import Direction, Leftovers, exchanged, settle
 
 
 class Side:
@@ -39,7 +39,7 @@ class Two:
         self.sides: list[Any] = [Side(rank, halo, boxes) for rank in range(2)]
         self.left = [Leftovers(1) for _ in self.sides]
 
-    def swap(self, rows: list[Tensor], way: Way = "there") -> list[Tensor]:
+    def swap(self, rows: list[Tensor], way: Direction = "there") -> list[Tensor]:
         """``rows[r]`` of rank r to the other one; what rank r received."""
         none = rows[0][:0]
         sent = [[none, rows[0]], [rows[1], none]]

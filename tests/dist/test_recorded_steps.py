@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from dist.rank_cases import full_trainer, state_of
+from dist.rank_cases import dense_trainer, full_trainer, state_of
 from dist.rank_processes import run_case
 
 from graphweft._memory import POOL, Pool
@@ -33,6 +33,22 @@ def test_recorded_steps_have_the_bits_of_others(tmp_path: Path, size: int) -> No
             assert state["losses"] == first["losses"] and state["bytes"] == first["bytes"]
             assert all(torch.equal(tensor, first["model"][key]) for key, tensor in state["model"].items())
             assert torch.equal(state["predicted"], wanted["predicted"])
+
+
+def test_rows_travel_as_the_next_layer_multiplies_them(tmp_path: Path) -> None:
+    """Also to and from a rank whose model is watched by a hook, so that torch's engine runs it."""
+    run_case(tmp_path, 2, "multiplied")
+    trainer = dense_trainer(None)
+    trainer.fit(1)
+    trainer.fit(3)
+    wanted = state_of(trainer)
+    for way in ("plans", "engine"):
+        for rank in range(2):
+            state = torch.load(tmp_path / f"multiplied-{way}-{rank}.pt", weights_only=True)
+            assert state["multiplied"][:2] == [False, True] and state["passes"] == 0
+            assert state["losses"] == pytest.approx(wanted["losses"], rel=1e-5)
+            for name, tensor in state["model"].items():
+                torch.testing.assert_close(tensor, wanted["model"][name], rtol=1e-4, atol=1e-5)
 
 
 def test_a_pool_hands_out_what_it_was_given_once() -> None:

@@ -39,6 +39,10 @@ def test_forward_and_gradients_are_those_of_torch(n: int, f: int) -> None:
     for got, want in zip(found, expected, strict=True):
         scale = float(want.abs().max()) if n > 2 else max(float(want.abs().max()), 400.0)  # cancels for few rows
         torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-5 * scale)
+    given = dy.clone()
+    over = batch_norm_grad(x, stats, given, weight, EPS, over=True)
+    assert over[0].data_ptr() == given.data_ptr()
+    assert all(torch.equal(a, b) for a, b in zip(over, found, strict=True))
 
 
 def test_learned_numbers_may_lie_apart() -> None:

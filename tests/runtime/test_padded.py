@@ -11,7 +11,7 @@ from torch import Tensor
 from zoo import random_edges
 
 import graphweft as gw
-from graphweft.runtime.padded import Bounds, Room, Shapes
+from graphweft.runtime.padded import BatchBuffers, Bounds, Shapes
 from graphweft.runtime.staged import PreparedBatch, StagedPlan
 from graphweft.train.target import Classes
 
@@ -69,7 +69,7 @@ def test_padding_rows_are_no_part_of_a_step(name: str) -> None:
     bounds = sizes[0]
     for each in sizes[1:]:
         bounds = bounds.joined(each)
-    room = Room(shapes, bounds.widened(draw.choice([0.0, 0.1, 0.5])), found[0].values, y[:SEEDS], CPU)
+    room = BatchBuffers(shapes, bounds.widened(draw.choice([0.0, 0.1, 0.5])), found[0].values, y[:SEEDS], CPU)
     for batch in found:
         room.fill(batch.seeds, batch.values, y[batch.seeds])
         plain = step(plan, batch.values, batch.seeds, tensors, y[batch.seeds])
@@ -85,7 +85,7 @@ def test_shapes_and_addresses_stay_and_padding_has_no_edges() -> None:
     shapes, found = Shapes(plan.plan), batches(plan, 4)
     sizes = [shapes.of(SEEDS, batch.values) for batch in found]
     bounds = sizes[0].joined(sizes[1]).joined(sizes[2]).joined(sizes[3]).widened(0.2)
-    room, seen = Room(shapes, bounds, found[0].values, y[:SEEDS], CPU), set()
+    room, seen = BatchBuffers(shapes, bounds, found[0].values, y[:SEEDS], CPU), set()
     for batch in found:
         room.fill(batch.seeds, batch.values, y[batch.seeds])
         places = []

@@ -165,14 +165,23 @@ def _neighbor_row(
     def wide(i: int) -> int:
         return bits(seed, WIDE | hop << 32 | i, node)
 
-    def narrow(i: int, bound: int) -> int:
-        words = block(seed, hop << 32 | i // 4, node)
-        return (words[i % 4] * bound) >> 32
-
     if k == 0:
         return []
     if here is not None:
         return by_weight_again(here, k, wide) if replace else [p for _, p in exponential_keys(here, wide)[:k]]
+    return _uniform_places(n, k, least, replace, seed, hop, node)
+
+
+def _uniform_places(n: int, k: int, least: float, replace: bool, seed: int, hop: int, name: int) -> list[int]:
+    """The ``k`` of ``n`` entries that are drawn under a name, in random order where a hop keeps ``least`` of them."""
+
+    def wide(i: int) -> int:
+        return bits(seed, WIDE | hop << 32 | i, name)
+
+    def narrow(i: int, bound: int) -> int:
+        words = block(seed, hop << 32 | i // 4, name)
+        return (words[i % 4] * bound) >> 32
+
     if not replace and k == n and least >= n:
         return list(range(n))
     if n > 2**16 or k > 64:
@@ -307,15 +316,20 @@ def segment(
             for kind in range(len(limit)):
                 stretch = _seen(into[node], node, kind, relation, times, sees)
                 later = [of[kind] for of in limits[hop:]]
-                stream = mix64((mix64((base + kind) & MASK64) + node) & MASK64)
-                places = _segment_places(len(stretch), max(later), min(later), replace, recent, stream, hop)
+                name = mix64((mix64((base + kind) & MASK64) + node) & MASK64)
+                n, width = len(stretch), max(later)
+                k = (int(width) if n else 0) if replace else int(min(width, n))
+                last = range(n - 1, n - 1 - k, -1)
+                places = last if recent else _uniform_places(n, k, min(later), replace, seed, hop, name)
                 row.append([stretch[place] for place in places])
             drawn.append(row)
         reached, rows = len(nodes), []
         for number in range(reached):
             taken = [e for kind, edges in enumerate(drawn[number]) for e in edges[: int(min(limit[kind], len(edges)))]]
-            tree = nodes[number][0]
-            rows.append([(_number(nodes, known, (tree, source)), edge) for source, edge in taken])
+            rows.append([((nodes[number][0], source), edge) for source, edge in taken])
+        for pair in sorted({pair for row in rows for pair, _ in row}):
+            _number(nodes, known, pair)
+        rows = [[(known[pair], edge) for pair, edge in row] for row in rows]
         layers.append(Layer(rows, len(nodes)))
     return [node for _, node in nodes], [tree for tree, _ in nodes], layers
 
@@ -336,24 +350,6 @@ def _seen(
         if relation[edge] == kind and not hidden and (times is None or sees.low <= time <= sees.high):
             able.append((time, edge, source))
     return [(source, edge) for _, edge, source in sorted(able)]
-
-
-def _segment_places(n: int, width: float, least: float, replace: bool, recent: bool, seed: int, hop: int) -> list[int]:
-    k = (int(width) if n else 0) if replace else int(min(width, n))
-    if recent:
-        return list(range(n - 1, n - 1 - k, -1))
-
-    def draw(i: int, bound: int) -> int:
-        words = block(
-            seed, hop << 32, i // 32 * 8 + i % 16 // 2
-        )  # 32 draws of eight vectors, two words of each in turn
-        return (words[i % 32 // 16 * 2 + i % 2] * bound) >> 32
-
-    if replace:
-        return [draw(i, n) for i in range(k)]
-    if k == n and least >= k:
-        return list(range(n))
-    return shuffle_start(n, k, draw) if k > 64 else floyd(n, k, draw, ordered=least < k)
 
 
 def induced(into: InEdges, nodes: Sequence[int]) -> list[list[tuple[int, int]]]:

@@ -249,3 +249,21 @@ def test_bad_input_is_one_line(call: Any, error: type[Exception], text: str) -> 
     with pytest.raises(error) as failure:
         call()
     assert text in str(failure.value) and "\n" not in str(failure.value)
+
+
+@pytest.mark.parametrize("loops", [False, True])
+@pytest.mark.parametrize("both", [False, True])
+def test_what_is_known_of_the_whole_holds_for_its_parts(both: bool, loops: bool) -> None:
+    edges = random_edges(60, 300, seed=5)
+    src, dst = (np.asarray(ends)[np.asarray(edges.src) != np.asarray(edges.dst)] for ends in (edges.src, edges.dst))
+    src, dst = (np.concatenate([src, dst]), np.concatenate([dst, src])) if both else (src, dst)
+    src, dst = (np.concatenate([ends, [40]]) for ends in (src, dst)) if loops else (src, dst)
+    whole = Graph(src, dst, 60)
+    for nodes in (torch.arange(0, 60, 2), torch.arange(50, 60), torch.tensor([3])):
+        sample = InducedSampler(NeighborSampler(whole, [1])).sample(nodes)
+        dense = np.zeros((60, 60), dtype=np.int64)
+        np.add.at(dense, (src, dst), 1)
+        ids, part = sample.n_id.numpy(), sample.subgraph
+        inside = dense[np.ix_(ids, ids)]
+        assert part.is_symmetric == bool((inside == inside.T).all())
+        assert part.has_self_loops == bool(inside.trace())

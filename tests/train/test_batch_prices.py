@@ -12,7 +12,7 @@ from graphweft.data.dataset import Dataset
 from graphweft.passes.work import Sizes
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.ways import mini_works
+from graphweft.train.strategies import mini_works
 
 LINE = 64
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import graphweft as gw
+from graphweft.storage.block_file import BlockFile
 from graphweft.storage.replacement import lru_misses, optimal_misses
 from graphweft.storage.stored_structure import structure_bytes
 
@@ -193,18 +194,25 @@ def test_an_interrupted_epoch_goes_on_with_the_same_bits(ds: gw.Dataset, folder:
 
 @pytest.mark.parametrize("short", [False, True])
 def test_a_read_that_fails_names_file_and_byte(
-    short: bool, ds: gw.Dataset, folder: Path, monkeypatch: pytest.MonkeyPatch
+    short: bool, ds: gw.Dataset, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = _trainer(ds, gw.macro.Store(folder), memory=RUN)
+    store = gw.macro.Store(shutil.copytree(folder, tmp_path / "s"))
+    trainer = _trainer(ds, store, memory=RUN)
     trainer.fit(1)
+    sizes, opened = {path: path.stat().st_size for path in store.path.glob("part-*")}, BlockFile.__init__
 
-    def failing(handle: int, into: Any, offset: int) -> int:
-        if short:
-            return 0
-        raise OSError(5, "Input/output error")
+    def unreadable(self: BlockFile, path: Path) -> None:
+        opened(self, path)
+        self.size = sizes[path]
+        if not short:  # the system refuses to read what is open for writing alone
+            other = os.open(path, os.O_WRONLY)
+            os.dup2(other, self.handle)
+            os.close(other)
 
-    monkeypatch.setattr(os, "preadv", failing)
-    text = "the file is truncated" if short else r"reading failed at byte \d+: Input/output error"
+    for path, size in sizes.items():
+        os.truncate(path, 4096 if short else size)
+    monkeypatch.setattr(BlockFile, "__init__", unreadable)
+    text = r"expected \d+ bytes from .* truncated" if short else r"reading failed at byte \d+: Bad file descriptor"
     with pytest.raises(gw.errors.DataError, match=rf"part-\S*: .*{text}"):
         trainer.fit(1)
 

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import weakref
 from dataclasses import replace
@@ -146,6 +147,34 @@ def test_at_most_two_groups_are_in_memory(store: gw.macro.Store, monkeypatch: py
     assert most == 2
     gc.collect()
     assert len(alive) <= 1
+
+
+def test_the_next_group_is_read_while_the_only_batch_of_one_is_in_use(
+    store: gw.macro.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    read, seen = threading.Semaphore(0), list[int]()
+
+    def counted(source: Any, parts: Any, hubs: Any) -> Any:
+        seen.append(len(alive))  # before this one
+        group = read_group(source, parts, hubs)
+        alive.add(group)
+        read.release()
+        return group
+
+    monkeypatch.setattr(group_loader, "read_group", counted)
+    ids, _ = store.split("train")
+    loader = GroupLoader(store, torch.from_numpy(ids), (3, 3), 10**6, True, 0, count=1)
+    groups = len(loader)
+    assert groups > 2
+    held = []
+    for number, batch in enumerate(loader):
+        held[:] = [batch]  # as a loop holds it; the one before is let go
+        wanted = 1 if number else 2  # of the first batch its own group as well
+        for _ in range(wanted if number < groups - 1 else 0):
+            assert read.acquire(timeout=20)
+        del batch
+    assert max(seen) == 1
 
 
 def test_a_run_goes_on_in_the_middle_of_an_epoch(ds: gw.Dataset, store: gw.macro.Store, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from graphweft.train import needs_by_running
 from graphweft.train.full_batch import FullBatch
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.needs import Needs, data_bytes
-from graphweft.train.ways import full_works, mini_way, mini_works, seconds_of, unlimited
+from graphweft.train.strategies import full_works, mini_strategy, mini_works, seconds_of, unlimited
 
 MB = 10**6
 
@@ -172,7 +172,7 @@ def test_draws_that_nothing_hides_have_a_price_of_their_own(ds: Dataset) -> None
     assert draws == [["draw"] * 2, ["draw in turn"] * 2, ["draw in turn"] * 2]  # the last batch has a size of its own
     machine = Machine.known()
     hidden = seconds_of(*found[0], machine.costs, machine.scale(torch.get_num_threads()))
-    assert mini_way(mini, unlimited(ds), machine).seconds["sampling"] > hidden["sampling"]
+    assert mini_strategy(mini, unlimited(ds), machine).seconds["sampling"] > hidden["sampling"]
 
 
 def test_only_calls_that_are_not_replayed_cost_a_call(ds: Dataset) -> None:

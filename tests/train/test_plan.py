@@ -23,16 +23,16 @@ from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.mini_needs import batch_taken
 from graphweft.train.needs import Needs, rehearse
 from graphweft.train.needs_by_running import _measured
-from graphweft.train.plan import GraphStatistics, Way, choose
+from graphweft.train.plan import GraphStatistics, Strategy, choose
 from graphweft.train.promise import Promise
 
 MB = 10**6
 OF = GraphStatistics("twin", 9, 9, (1,) * 6, 2, 1.0, 2, (5, 2, 2))
-FULL = Way("full", "1 step", {"gather": 1.0, "product": 2.0}, Needs(step=100 * MB))
-MINI = Way("mini", "9 of 64", {"sampling": 2.0}, Needs(batches=10 * MB))
+FULL = Strategy("full", "1 step", {"gather": 1.0, "product": 2.0}, Needs(step=100 * MB))
+MINI = Strategy("mini", "9 of 64", {"sampling": 2.0}, Needs(batches=10 * MB))
 
 
-def _taken(*ways: Way, limit: int | None = None) -> str:
+def _taken(*ways: Strategy, limit: int | None = None) -> str:
     return choose(ways, OF, limit).mode
 
 
@@ -47,9 +47,9 @@ def test_the_fastest_way_that_fits_is_taken_and_the_simpler_of_level_ones() -> N
 
 
 def test_a_plan_says_what_dominates_and_why_others_were_not_taken() -> None:
-    plan = choose([FULL, replace(MINI, seconds={"sampling": 9.0}), Way("macro", refused="holds it all")], OF)
+    plan = choose([FULL, replace(MINI, seconds={"sampling": 9.0}), Strategy("macro", refused="holds it all")], OF)
     assert [other.reason for other in plan.others] == ["3.0 x the seconds, most of them sampling", "holds it all"]
-    assert (plan.way.slowest, plan.way.largest, plan.epoch_seconds) == ("product", "step", 3.0)
+    assert (plan.strategy.slowest, plan.strategy.largest, plan.epoch_seconds) == ("product", "step", 3.0)
     short = choose([FULL, MINI], OF, 50 * MB)
     assert FULL.needs is not None and MINI.needs is not None
     assert short.others[0].reason == f"needs {shown_bytes(FULL.needs.least)} of 50 MB, most of it step"
@@ -108,8 +108,8 @@ def test_auto_follows_the_plan_and_few_labels_make_batches_faster(ds: Dataset, t
         trainer = gw.Trainer(_model("GCN", ds), few, mode="auto", fanouts=(2, 2), batch_size=8)
         assert trainer.plan is not None
         assert trainer.mode == planned.mode == "mini"
-        assert trainer.plan.way.seconds == planned.way.seconds
-        assert [o.way.seconds for o in trainer.plan.others] == [o.way.seconds for o in planned.others]
+        assert trainer.plan.strategy.seconds == planned.strategy.seconds
+        assert [o.strategy.seconds for o in trainer.plan.others] == [o.strategy.seconds for o in planned.others]
         assert gw.plan(_model("GCN", ds), ds).mode == gw.Trainer(_model("GCN", ds), ds, mode="auto").mode == "full"
 
 

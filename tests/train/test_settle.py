@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphweft import _config
+from graphweft import _config, planning
 from graphweft.cost import CostModel
+from graphweft.data.dataset import Dataset
 from graphweft.graph.graph import Graph
 from graphweft.nn.gcn import GCN
+from graphweft.runtime import calibrate
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.settle import remember, settle_features, settle_model
+from graphweft.train.trainer import Trainer
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +66,23 @@ def test_features_take_the_path_of_their_sparsity(zeros: float, sparse: bool) ->
     kept = settle_features(x)
     assert isinstance(kept, SparseFeatures) == sparse
     torch.testing.assert_close(kept.to_dense() if sparse else kept, x, rtol=0, atol=0)
+
+
+def test_a_run_within_a_budget_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that was never calibrated is not within a budget, as that takes memory; without one it is, once."""
+    calls = list[int]()
+    monkeypatch.setattr(calibrate, "calibrate", lambda: calls.append(1))
+    x = torch.ones(6, 10)
+    x[:, 1:] = 0  # 0.9 of them
+    every = torch.arange(6)
+    ds = Dataset("t", Graph([0, 1], [1, 2], num_nodes=6), x, every % 2, every[:2], every[2:4], every[4:], 2)
+    with _config.config(calibrate=True):
+        within = Trainer(GCN(10, 4, 2), ds, memory="1GB", progress=False)
+        assert within.feature_path == "sparse" and not calls
+        planning.plan(GCN(10, 4, 2), ds, memory="1GB")
+        assert not calls
+        Trainer(GCN(10, 4, 2), ds, progress=False)
+        assert calls == [1]
 
 
 def test_the_path_does_not_change_with_a_later_calibration(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,22 +86,48 @@ column_pairs over_blocks(int64_t n, int64_t f, Make&& make, Join&& join) {
   return total;
 }
 
+// Sums of rows are kept in several parts, row i in part i mod Parts, so that an addition does not wait for the one
+// before; the parts are added pairwise.
+constexpr int sum_parts(int vectors) { return vectors >= 3 ? 2 : 4; }
+
+template <int Parts, int V>
+GW_INLINE void join_parts(vf::vec (&sums)[Parts][V]) {
+  for (int half = Parts / 2; half > 0; half /= 2)
+    for (int p = 0; p < half; ++p)
+      for (int v = 0; v < V; ++v) sums[p][v] += sums[p + half][v];
+}
+
+// Calls add(part, i) for all rows i.
+template <int Parts, class Add>
+GW_INLINE void by_parts(int64_t count, Add&& add) {
+  int64_t i = 0;
+  for (; i + Parts <= count; i += Parts) {
+#pragma GCC unroll 4
+    for (int p = 0; p < Parts; ++p) add(p, i + p);
+  }
+  for (int p = 0; i < count; ++i, ++p) add(p, i);
+}
+
 template <int V, bool Full>
 inline void block_moments(const float* x, int64_t ld, int64_t count, int tail, float* mean, float* squares) {
   using io = tile_io<f32, V, Full>;
-  vf::vec sum[V] = {}, t[V];
-  for (int64_t i = 0; i < count; ++i) {
+  constexpr int parts = sum_parts(V);
+  vf::vec sum[parts][V] = {}, square[parts][V] = {}, centre[V];
+  by_parts<parts>(count, [&](int p, int64_t i) GW_INLINE_LAMBDA {
+    vf::vec t[V];
     io::load(x + i * ld, tail, t);
-    for (int v = 0; v < V; ++v) sum[v] += t[v];
-  }
-  vf::vec square[V] = {};
-  for (int v = 0; v < V; ++v) sum[v] /= float(count);
-  for (int64_t i = 0; i < count; ++i) {
+    for (int v = 0; v < V; ++v) sum[p][v] += t[v];
+  });
+  join_parts(sum);
+  for (int v = 0; v < V; ++v) centre[v] = sum[0][v] / float(count);
+  by_parts<parts>(count, [&](int p, int64_t i) GW_INLINE_LAMBDA {
+    vf::vec t[V];
     io::load(x + i * ld, tail, t);
-    for (int v = 0; v < V; ++v) square[v] += (t[v] - sum[v]) * (t[v] - sum[v]);
-  }
-  io::store(mean, tail, sum);
-  io::store(squares, tail, square);
+    for (int v = 0; v < V; ++v) square[p][v] += (t[v] - centre[v]) * (t[v] - centre[v]);
+  });
+  join_parts(square);
+  io::store(mean, tail, centre);
+  io::store(squares, tail, square[0]);
 }
 
 // stats[0, f] = means, stats[1, f] = variances, over n, of the columns of x.
@@ -182,18 +208,22 @@ template <int V, bool Full>
 inline void block_gradients(const float* x, int64_t ldx, const float* dy, int64_t lddy, int64_t count, int tail,
                             const float* mean, float* sums, float* products) {
   using io = tile_io<f32, V, Full>;
-  vf::vec centre[V], sum[V] = {}, product[V] = {}, t[V], g[V];
+  constexpr int parts = sum_parts(V) / 2;
+  vf::vec centre[V], sum[parts][V] = {}, product[parts][V] = {};
   io::load(mean, tail, centre);
-  for (int64_t i = 0; i < count; ++i) {
+  by_parts<parts>(count, [&](int p, int64_t i) GW_INLINE_LAMBDA {
+    vf::vec t[V], g[V];
     io::load(x + i * ldx, tail, t);
     io::load(dy + i * lddy, tail, g);
     for (int v = 0; v < V; ++v) {
-      sum[v] += g[v];
-      product[v] += g[v] * (t[v] - centre[v]);
+      sum[p][v] += g[v];
+      product[p][v] += g[v] * (t[v] - centre[v]);
     }
-  }
-  io::store(sums, tail, sum);
-  io::store(products, tail, product);
+  });
+  join_parts(sum);
+  join_parts(product);
+  io::store(sums, tail, sum[0]);
+  io::store(products, tail, product[0]);
 }
 
 template <int V, bool Full>

@@ -314,16 +314,25 @@ struct gemm_cut {
         chunks((n + grain - 1) / grain) {}
 };
 
-// Rows [row, row + count) of the product, from x, where row `row` of X is.
-inline void gemm_block_rows(const gemm_shape& shape, const gemm_cut& cut, const std::vector<panel>& panels,
-                            const float* packed, const float* x, int64_t ldx, int64_t row, int64_t count,
-                            float* partial, float* col_sum, row_queue* ahead, bool streams = false) {
+// A stretch [first, first + k) of the inner dimension.
+struct inner_part {
+  int64_t first, k;
+  bool begins, ends;  // whether it is the first of the product, and the last
+};
+
+// Rows [row, row + count) of a part's product, from x, where row `row` of its columns of X is. `cut` is that of the
+// part.
+inline void gemm_block_rows(const gemm_shape& shape, const inner_part& part, const gemm_cut& cut,
+                            const std::vector<panel>& panels, const float* packed, const float* x, int64_t ldx,
+                            int64_t row, int64_t count, float* partial, float* col_sum, row_queue* ahead,
+                            bool streams = false) {
   for (int64_t b = 0; b < cut.blocks; ++b) {
     const int64_t at = b * cut.depth;
+    const bool first = part.begins && b == 0, last = part.ends && b == cut.blocks - 1;
     for (const panel& columns : panels)
-      gemm_run({&shape, packed + shape.k * columns.offset + at * columns.padded(), columns, x, ldx, row, count, at,
-                std::min(cut.depth, shape.k - at), partial ? partial + cut.rows * columns.offset : nullptr, b == 0,
-                b == cut.blocks - 1, col_sum, ahead, streams});
+      gemm_run({&shape, packed + shape.k * columns.offset + (part.first + at) * columns.padded(), columns, x, ldx, row,
+                count, at, std::min(cut.depth, part.k - at), partial ? partial + cut.rows * columns.offset : nullptr,
+                first, last, col_sum, ahead, streams});
   }
 }
 
@@ -340,8 +349,8 @@ inline void gemm_nn(const gemm_shape& shape, const float* w, int64_t ldw, bool t
     const float_buffer partial = cut.blocks > 1 ? make_buffer(cut.rows * width) : float_buffer();
     const int64_t end = std::min(shape.n, (chunk + 1) * cut.grain);
     for (int64_t row = chunk * cut.grain; row < end; row += cut.rows)
-      gemm_block_rows(shape, cut, panels, packed.get(), shape.x + row * shape.ldx, shape.ldx, row,
-                      std::min(cut.rows, end - row), partial.get(), sums.row(chunk), nullptr);
+      gemm_block_rows(shape, {0, shape.k, true, true}, cut, panels, packed.get(), shape.x + row * shape.ldx, shape.ldx,
+                      row, std::min(cut.rows, end - row), partial.get(), sums.row(chunk), nullptr);
   });
   if (col_sum) sums.finish(col_sum);
 }

@@ -1,6 +1,7 @@
 // Y = epilogue(X1 W1 + X2 W2 + ...): one product over the terms' columns side by side, so that no partial result is
-// stored. A block of rows of [X1 X2 ...] is put together in the core's own cache, rows by index and sums over edges
-// among them, and multiplied at once; the rows of tables that the next block needs are fetched meanwhile.
+// stored. A block of rows of one term after the other is multiplied: rows that lie as they are wanted where they lie,
+// rows by index and sums over edges once they are put together in the core's own cache; the rows of tables that the
+// next block needs are fetched meanwhile. How a term's rows lie changes no bit.
 #pragma once
 
 #include <algorithm>
@@ -38,26 +39,21 @@ inline bool streams_output(const gemm_shape& shape) {
   return whole_lines && shape.n * shape.m * int64_t(sizeof(float)) >= streamed_from;
 }
 
+// Whether a term's rows lie as they are wanted.
+inline bool reads_in_place(const gw_term_f32& term) { return !term.edges && !term.rows && !term.half; }
+
 inline stored_rows rows_of(const gw_term_f32& term) { return {term.x, term.ldx, term.half != 0, term.rows}; }
 
-// Rows [row, row + count) of the terms, side by side.
-inline void put_terms(const gw_term_f32* terms, int64_t num_terms, int64_t row, int64_t count,
-                      [[maybe_unused]] bool fetches, float* out, int64_t ldo) {
-  for (int64_t t = 0; t < num_terms; out += terms[t++].k) {
-    const gw_term_f32& term = terms[t];
-    if (!term.edges) {
-      const stored_rows rows = rows_of(term);
-      for (int64_t i = 0; i < count; ++i) rows.read(row + i, 0, term.k, out + i * ldo);
-      continue;
-    }
+// Rows [row, row + count) of a term.
+inline void put_term(const gw_term_f32& term, int64_t row, int64_t count, [[maybe_unused]] bool fetches, float* out) {
+  if (!term.edges) return rows_of(term).pick(row, count, 0, term.k, out);
 #ifndef GW_PLAIN_ROWS
-    gw_epilogue_f32 scaled{};
-    scaled.row_scale = term.row_scale;
-    sum_rows({*term.edges, term.x, term.ldx, term.k, scaled, nullptr, fetches, term.half != 0}, row, row + count, out,
-             ldo);
-    if (term.kept) keep_rows(term, row, count, out, ldo);
+  gw_epilogue_f32 scaled{};
+  scaled.row_scale = term.row_scale;
+  sum_rows({*term.edges, term.x, term.ldx, term.k, scaled, nullptr, fetches, term.half != 0}, row, row + count, out,
+           term.k);
+  if (term.kept) keep_rows(term, row, count, out, term.k);
 #endif
-  }
 }
 
 // What a thread has fetched: the rows of tables for the block of rows that begins at `row`.
@@ -66,7 +62,7 @@ struct fetched_rows {
   std::vector<row_queue::entry> entries;
 };
 
-// The rows of tables that put_terms will read for rows [row, row + count); none where they are more than the second
+// The rows of tables that put_term will read for rows [row, row + count); none where they are more than the second
 // cache holds beside the product.
 inline void list_rows(const gw_term_f32* terms, int64_t num_terms, int64_t row, int64_t count,
                       std::vector<row_queue::entry>& found) {
@@ -74,6 +70,7 @@ inline void list_rows(const gw_term_f32* terms, int64_t num_terms, int64_t row, 
   int64_t bytes = 0;
   for (int64_t t = 0; t < num_terms; ++t) {
     const gw_term_f32& term = terms[t];
+    if (reads_in_place(term)) continue;
     const stored_rows table{term.x, term.ldx, term.half != 0};
     const int64_t wide = table.bytes(term.k);
     const int64_t first = term.edges ? term.edges->indptr[row] : row;
@@ -107,28 +104,38 @@ inline void gemm_terms(int64_t n, int64_t m, const gw_term_f32* terms, int64_t n
   for (int64_t t = 0, first = 0; t < num_terms; first += terms[t++].k)
     gemm_pack_part(panels, k, first, terms[t].k, terms[t].w, terms[t].ldw, terms[t].w_transposed != 0, packed.get());
   const gemm_cut cut(n, k);
+  int64_t widest = 0, put_k = 0;  // columns that are put together: the most of a term, and all
+  for (int64_t t = 0; t < num_terms; ++t)
+    if (!reads_in_place(terms[t])) widest = std::max(widest, terms[t].k), put_k += terms[t].k;
   const bool streams = streams_output(shape);
   float* col_sum = epilogue ? epilogue->col_sum : nullptr;
   column_sums sums(col_sum != nullptr, cut.chunks, m);
   std::vector<fetched_rows> fetched_by(static_cast<size_t>(num_threads()));
   parallel_chunks(cut.chunks, [&](int64_t chunk) {
-    const float_buffer partial = cut.blocks > 1 ? make_buffer(cut.rows * width) : float_buffer();
-    const float_buffer joined = make_buffer(checked_mul(cut.rows, k));
+    const float_buffer partial = num_terms == 1 && cut.blocks == 1 ? float_buffer() : make_buffer(cut.rows * width);
+    const float_buffer made = make_buffer(checked_mul(cut.rows, widest));
     fetched_rows& fetched = fetched_by[size_t(thread_id())];
     const int64_t end = std::min(n, (chunk + 1) * cut.grain);
     for (int64_t row = chunk * cut.grain; row < end; row += cut.rows) {
       const int64_t count = std::min(cut.rows, end - row), next = row + count;
-      put_terms(terms, num_terms, row, count, fetched.row != row, joined.get(), k);
+      const bool fetches = fetched.row != row;
       fetched.entries.clear();
       // beyond the chunk too: most often the same thread goes on there
 #ifndef GW_PLAIN_ROWS
-      if (next < n) list_rows(terms, num_terms, next, std::min(cut.rows, n - next), fetched.entries);
+      if (put_k > 0 && next < n) list_rows(terms, num_terms, next, std::min(cut.rows, n - next), fetched.entries);
 #endif
-      const int64_t size = int64_t(fetched.entries.size()), steps = count_steps(panels, k, count);
+      const int64_t size = int64_t(fetched.entries.size()), steps = count_steps(panels, put_k, count);
       fetched.row = size > 0 ? next : -1;
       row_queue ahead{fetched.entries.data(), fetched.entries.data() + size, (size + steps - 1) / steps};
-      gemm_block_rows(shape, cut, panels, packed.get(), joined.get(), k, row, count, partial.get(), sums.row(chunk),
-                      size > 0 ? &ahead : nullptr, streams);
+      for (int64_t t = 0, first = 0; t < num_terms; first += terms[t++].k) {
+        const gw_term_f32& term = terms[t];
+        const bool in_place = reads_in_place(term);
+        if (!in_place) put_term(term, row, count, fetches, made.get());
+        const float* const x = in_place ? static_cast<const float*>(term.x) + row * term.ldx : made.get();
+        gemm_block_rows(shape, {first, term.k, t == 0, t + 1 == num_terms}, gemm_cut(n, term.k), panels, packed.get(),
+                        x, in_place ? term.ldx : term.k, row, count, partial.get(), sums.row(chunk),
+                        size > 0 && !in_place ? &ahead : nullptr, streams);
+      }
       ahead.fetch(size);
     }
     finish_streams();

@@ -53,8 +53,9 @@ class sparse_sums {
   std::vector<int32_t> touched_;
 };
 
-// As sparse_sums, of numbers of any size, in a table that is as large as what is summed and stays in a near cache.
-class hashed_sums {
+// As sparse_sums, of numbers of any size, in a table that is as large as what is summed and stays in a near cache. On
+// cache lines of its own, as there is one a thread.
+class alignas(128) hashed_sums {
  public:
   // Room for `most` different numbers; nothing may be in it.
   void reserve(int64_t most) {
@@ -197,6 +198,44 @@ void contract_rows(const weighted_rows<I>& graph, const int32_t* cluster, int64_
           const int32_t other = cluster[rows.indices[e]];
           if (other != c && in_sample(c, other, clusters, kept)) near.add(other, graph.edge(e));
         }
+      }
+      if (indices == nullptr) {
+        indptr[c + 1] = near.touched().size();
+      } else {
+        int64_t at = indptr[c];
+        for (const int32_t other : near.touched()) {
+          indices[at] = other;
+          weights[at++] = int32_t(std::min<int64_t>(near[other], INT32_MAX));
+        }
+      }
+      near.clear();
+    }
+  });
+  if (indices != nullptr) return;
+  indptr[0] = 0;
+  for (int64_t c = 0; c < clusters; ++c) indptr[c + 1] += indptr[c];
+}
+
+// Entries between clusters, row by row; weight 0 does not occur.
+struct cluster_rows {
+  const int64_t* indptr;   // [clusters + 1]
+  const int32_t* indices;  // [indptr[clusters]]
+  const int32_t* weights;
+};
+
+// Two graphs between the same clusters as one, in two calls as of contract_rows: equal entries are added up, and of
+// pairs of clusters a share of `kept` is taken, of both anew.
+inline void merge_rows(const cluster_rows& a, const cluster_rows& b, int64_t clusters, double kept, int64_t* indptr,
+                       int32_t* indices, int32_t* weights) {
+  constexpr int64_t grain = 512;
+  std::vector<hashed_sums> sums(static_cast<size_t>(num_threads()));
+  parallel_ranges(clusters, grain, [&](int64_t begin, int64_t end) {
+    hashed_sums& near = sums[size_t(thread_id())];
+    for (int64_t c = begin; c < end; ++c) {
+      near.reserve(a.indptr[c + 1] - a.indptr[c] + b.indptr[c + 1] - b.indptr[c]);
+      for (const cluster_rows* rows : {&a, &b}) {
+        for (int64_t e = rows->indptr[c]; e < rows->indptr[c + 1]; ++e)
+          if (in_sample(c, rows->indices[e], clusters, kept)) near.add(rows->indices[e], rows->weights[e]);
       }
       if (indices == nullptr) {
         indptr[c + 1] = near.touched().size();

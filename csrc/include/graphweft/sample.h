@@ -29,26 +29,6 @@
 
 namespace gw {
 
-// Scratch memory that grows and keeps its contents.
-template <class T>
-class grown {
- public:
-  void reserve(int64_t count, int64_t kept) {
-    if (count <= capacity_) return;
-    const int64_t wanted = std::max(count, capacity_ + capacity_ / 2);
-    auto larger = std::make_unique<scratch<T>>(wanted);
-    if (kept > 0) std::copy(data(), data() + kept, larger->data());
-    memory_ = std::move(larger);
-    capacity_ = wanted;
-  }
-  [[nodiscard]] T* data() const { return memory_ ? memory_->data() : nullptr; }
-  T& operator[](int64_t i) const { return (*memory_)[i]; }
-
- private:
-  std::unique_ptr<scratch<T>> memory_;
-  int64_t capacity_ = 0;
-};
-
 // Where the arrays of a batch go. Rows and columns are numbers of the batch; `offsets` are places within the row of the
 // whole graph. Block h has the destinations [0, rows[h]); `inner` are the drawn edges of all nodes but the last hop's.
 // Null arrays are not wanted. With `open`, the last block's columns are the ids of the whole graph's nodes, of its

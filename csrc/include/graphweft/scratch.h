@@ -2,9 +2,11 @@
 // grants them, returned to the system at once.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <new>
 
 #if defined(__linux__)
@@ -41,6 +43,26 @@ class scratch {
  private:
   static constexpr size_t huge = size_t{1} << 21;
   T* data_ = nullptr;
+};
+
+// Scratch memory that grows and keeps its contents.
+template <class T>
+class grown {
+ public:
+  void reserve(int64_t count, int64_t kept) {
+    if (count <= capacity_) return;
+    const int64_t wanted = std::max(count, capacity_ + capacity_ / 2);
+    auto larger = std::make_unique<scratch<T>>(wanted);
+    if (kept > 0) std::copy(data(), data() + kept, larger->data());
+    memory_ = std::move(larger);
+    capacity_ = wanted;
+  }
+  [[nodiscard]] T* data() const { return memory_ ? memory_->data() : nullptr; }
+  T& operator[](int64_t i) const { return (*memory_)[i]; }
+
+ private:
+  std::unique_ptr<scratch<T>> memory_;
+  int64_t capacity_ = 0;
 };
 
 }  // namespace gw

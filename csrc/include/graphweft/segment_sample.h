@@ -5,20 +5,24 @@
 // own: a node that two seeds reach is two nodes of the batch, each bound to the time of its seed.
 //
 // A row draws once, when it is first reached, as many edges of a relation as any later hop may want; hop h reads the
-// first fanouts[h] of each relation. Rows draw in parallel, numbers are given in order.
+// first fanouts[h] of each relation. Segments draw in parallel, eight in the lanes of a vector; what a hop reaches is
+// numbered as in sample.h: all threads mark, and new nodes have ascending ids, tree by tree.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "graphweft/csr.h"
-#include "graphweft/hash.h"
 #include "graphweft/parallel.h"
 #include "graphweft/pick.h"
+#include "graphweft/relation_runs.h"
+#include "graphweft/renumber.h"
+#include "graphweft/scratch.h"
 #include "graphweft/skips.h"
 
 namespace gw {
@@ -59,6 +63,8 @@ struct segment_arrays {
   int64_t* const* block_indptr;  // null entries: the block is a beginning of the whole
   int32_t* const* block_indices;
   uint32_t* const* block_offsets;
+  int64_t* run_begin;  // [rows + 1]: first run of every row; null: not wanted
+  relation_run* runs;  // edges of a row that are of one relation
 };
 
 class segment_sampler_base {
@@ -67,42 +73,25 @@ class segment_sampler_base {
   segment_sampler_base(const segment_sampler_base&) = delete;
   segment_sampler_base& operator=(const segment_sampler_base&) = delete;
   virtual ~segment_sampler_base() = default;
-  // rows and edges of every hop's block; totals: nodes, edges.
+  // rows and edges of every hop's block; totals: nodes, edges, runs.
   virtual void begin(const segment_request& request, int64_t* rows, int64_t* edges, int64_t* totals) = 0;
   virtual void finish(const segment_arrays& out) const = 0;
 };
 
-// Up to 32 draws from one Philox vector, more from further ones.
-class segment_draws {
- public:
-  segment_draws(uint64_t seed, uint64_t stream) : seed_(seed), stream_(stream) {}
-
-  [[nodiscard]] uint64_t below(uint32_t i, uint64_t bound) {
-    if (bound > narrow_most) return to_below(random_u64(seed_, wide | stream_, i), bound);
-    const uint64_t vector = i / 32;
-    if (vector != have_) {
-      u64x8 blocks;
-      for (uint64_t lane = 0; lane < 8; ++lane) blocks[lane] = vector * 8 + lane;
-      random_blocks(seed_, stream_, blocks, words_[0], words_[1]);
-      have_ = vector;
-    }
-    const uint32_t at = i % 32;
-    const uint64_t word = words_[at / 16][at / 2 % 8];
-    return (uint64_t(uint32_t(word >> (32 * (at % 2)))) * bound) >> 32;
-  }
-
- private:
-  static constexpr uint64_t wide = uint64_t{1} << 63, narrow_most = 1u << 16;
-  uint64_t seed_, stream_, have_ = UINT64_MAX;
-  u64x8 words_[2];
-};
-
-template <class I, class Numbers>
+// Key: what numbers are given to, a node or a node of a tree.
+template <class I, class Renumbering, class Key>
 class segment_sampler final : public segment_sampler_base {
  public:
-  // All arrays outlive the sampler. Relation r has the edge ids [bounds[r], bounds[r + 1]).
-  segment_sampler(const csr_view<I>& graph, const time_order& order, std::vector<int64_t> bounds, bool trees)
-      : graph_(graph), order_(order), bounds_(std::move(bounds)), trees_(trees), numbers_(graph.num_rows) {}
+  // All arrays outlive the sampler. Relation r has the edge ids [bounds[r], bounds[r + 1]); `cuts` as gw_relation_cuts
+  // writes them, where there are several relations.
+  segment_sampler(const csr_view<I>& graph, const time_order& order, const row_cuts& cuts, std::vector<int64_t> bounds,
+                  bool trees)
+      : graph_(graph),
+        order_(order),
+        cuts_(cuts),
+        bounds_(std::move(bounds)),
+        trees_(trees),
+        numbers_(graph.num_rows) {}
 
   void begin(const segment_request& request, int64_t* rows, int64_t* edges, int64_t* totals) override {
     request_ = request;
@@ -111,45 +100,61 @@ class segment_sampler final : public segment_sampler_base {
     if (memory_.size() < size_t(std::max(num_threads(), 1))) memory_.resize(size_t(std::max(num_threads(), 1)));
     plan_widths();
     add_seeds();
-    segments_.clear();
-    first_segment_.assign(1, 0);
     skips_.clear();
-    offsets_.clear();
-    columns_.clear();
-    named_.clear();
+    num_segments_ = num_edges_ = 0;
     ends_.assign(1, 0);
     for (int64_t hop = 0; hop < request_.hops; ++hop) run_hop(hop);
-    ends_.push_back(int64_t(nodes_.size()));
+    ends_.push_back(num_nodes_);
     for (int64_t hop = 0; hop < request_.hops; ++hop) {
       rows[hop] = ends_[size_t(hop) + 1];
       edges[hop] = 0;
-      for (int64_t s = 0; s < first_segment_[size_t(rows[hop])]; ++s) edges[hop] += kept(segments_[size_t(s)], hop);
+      for (int64_t s = 0; s < first_segment_[rows[hop]]; ++s) edges[hop] += kept(segments_[s], hop);
     }
-    totals[0] = int64_t(nodes_.size());
-    totals[1] = int64_t(offsets_.size());
+    totals[0] = num_nodes_;
+    totals[1] = num_edges_;
+    totals[2] = num_segments_;
   }
 
   void finish(const segment_arrays& out) const override {
-    std::copy(nodes_.begin(), nodes_.end(), out.n_id);
-    if (out.tree != nullptr) std::copy(tree_.begin(), tree_.end(), out.tree);
     const int64_t rows = ends_[size_t(request_.hops)];
+    parallel_ranges(num_nodes_, entry_grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) out.n_id[i] = node_of(i);
+      if (out.tree != nullptr)
+        for (int64_t i = begin; i < end; ++i) out.tree[i] = tree_of(i);
+    });
     out.indptr[0] = 0;
-    for (int64_t row = 0; row < rows; ++row) out.indptr[row + 1] = row_start(row + 1);
-    std::copy(columns_.begin(), columns_.end(), out.indices);
-    std::copy(offsets_.begin(), offsets_.end(), out.offsets);
+    parallel_ranges(rows, entry_grain, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) out.indptr[row + 1] = row_start(row + 1);
+    });
+    parallel_ranges(num_edges_, entry_grain, [&](int64_t begin, int64_t end) {
+      std::copy(columns_.data() + begin, columns_.data() + end, out.indices + begin);
+      std::copy(offsets_.data() + begin, offsets_.data() + end, out.offsets + begin);
+    });
+    if (out.run_begin != nullptr) copy_runs(rows, out.run_begin, out.runs);
     for (int64_t hop = 0; hop < request_.hops; ++hop)
       if (out.block_indptr[hop] != nullptr)
         copy_block(hop, out.block_indptr[hop], out.block_indices[hop], out.block_offsets[hop]);
   }
 
  private:
-  static constexpr int64_t grain = 256, ahead = 32, under_way = 4;  // rows
+  static constexpr int64_t row_grain = 256, entry_grain = int64_t{1} << 14, ahead = 32;
+  static constexpr int64_t lanes = 8, segment_grain = 64 * lanes;
+  static constexpr uint32_t narrow_most = 1u << 16;  // segments longer than that are drawn from with 64 bits
 
   struct segment {
-    int64_t at;     // position of its first edge in the graph
+    int64_t at;  // position of its first edge in the graph
+    int64_t row_begin;
     int64_t start;  // its first drawn edge
-    int64_t skips;  // first of its skips
-    uint32_t relation, size, drawn, numbered, skipped;
+    uint32_t row, relation, size, drawn;
+    uint32_t numbered, skips, skipped;  // how many drawn edges have numbers; its skips
+  };
+
+  // The segments of some rows, until it is known where they go.
+  struct part {
+    std::vector<segment> segments;
+    std::vector<uint32_t> counts;  // by row
+    std::vector<uint32_t> skips;
+    int64_t edges = 0, first_segment = 0, first_skip = 0, first_edge = 0;
   };
 
   [[nodiscard]] int64_t relations() const { return int64_t(bounds_.size()) - 1; }
@@ -161,8 +166,12 @@ class segment_sampler final : public segment_sampler_base {
     return std::min<int64_t>(s.drawn, fanout(hop, s.relation));
   }
   [[nodiscard]] int64_t row_start(int64_t row) const {
-    const auto at = size_t(first_segment_[size_t(row)]);
-    return at < segments_.size() ? segments_[at].start : int64_t(offsets_.size());
+    const int64_t at = first_segment_[row];
+    return at < num_segments_ ? segments_[at].start : num_edges_;
+  }
+  [[nodiscard]] int64_t tree_of(int64_t row) const { return trees_ ? int64_t(keys_[row]) / graph_.num_rows : 0; }
+  [[nodiscard]] int64_t node_of(int64_t row) const {
+    return trees_ ? int64_t(keys_[row]) % graph_.num_rows : int64_t(keys_[row]);
   }
 
   void plan_widths() {
@@ -182,143 +191,150 @@ class segment_sampler final : public segment_sampler_base {
     }
   }
 
-  // What the numbers are given to: a node, or a node of a tree.
-  [[nodiscard]] int64_t identity(int64_t tree, int64_t node) const {
-    return trees_ ? tree * graph_.num_rows + node : node;
-  }
-
   void add_seeds() {
     const int64_t count = request_.count;
     if (trees_) checked_mul(count, std::max<int64_t>(graph_.num_rows, 1));
-    numbers_.start();
-    numbers_.template reserve<int64_t>(count, nullptr, 0);
-    nodes_.clear();
-    tree_.clear();
-    ids_.clear();
+    numbers_.start(count);
+    keys_.reserve(count, 0);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t node = request_.seeds[i];
       if (node < 0 || node >= graph_.num_rows)
         throw error(out_of_range, "expected seeds in [0, " + std::to_string(graph_.num_rows) + "), got " +
                                       std::to_string(node) + " at position " + std::to_string(i));
-      const uint32_t number = numbers_.find_or_add(identity(i, node), uint32_t(i));
+      keys_[i] = Key(trees_ ? i * graph_.num_rows + node : node);
+      const uint32_t number = numbers_.add_seed(int64_t(keys_[i]), uint32_t(i));
       if (number != uint32_t(i))
         throw error(bad_argument, "expected distinct seeds, got " + std::to_string(node) + " at positions " +
                                       std::to_string(number) + " and " + std::to_string(i));
-      add_node(trees_ ? i : 0, node);
     }
+    num_nodes_ = count;
   }
-
-  void add_node(int64_t tree, int64_t node) {
-    nodes_.push_back(node);
-    if (!trees_) return;
-    tree_.push_back(tree);
-    ids_.push_back(identity(tree, node));
-  }
-
-  [[nodiscard]] int64_t tree_of(int64_t row) const { return trees_ ? tree_[size_t(row)] : 0; }
 
   void run_hop(int64_t hop) {
-    const int64_t first = ends_.back(), rows = int64_t(nodes_.size());
+    const int64_t first = ends_.back(), rows = num_nodes_, old_segments = num_segments_, before = num_edges_;
     ends_.push_back(rows);
-    const auto old_segments = int64_t(segments_.size());
     open(hop, first, rows);
-    const auto edges = int64_t(offsets_.size()), before = first < rows ? row_start(first) : edges;
-    require(edges < int64_t{1} << 31, "sampler: a batch has 2^31 sampled edges or more");
-    parallel_ranges(rows - first, grain, [&](int64_t begin, int64_t end) {
-      pick_memory& memory = memory_[size_t(thread_id())];
-      // while some rows draw, the ids that those before have drawn come out of memory
-      for (int64_t row = first + begin; row < first + end + under_way; ++row) {
-        if (row < first + end)
-          for (int64_t s = first_segment_[size_t(row)]; s < first_segment_[size_t(row) + 1]; ++s)
-            draw(hop, row, segments_[size_t(s)], memory);
-        if (row >= first + begin + under_way) read_ids(row - under_way);
+    const int64_t growing = falling_ ? num_edges_ - before : num_edges_;  // entries that may name a new node
+    numbers_.reserve(num_nodes_ + growing, keys_.data(), num_nodes_, num_threads());
+    keys_.reserve(num_nodes_ + growing, num_nodes_);
+    parallel_ranges(num_segments_ - old_segments, segment_grain, [&](int64_t begin, int64_t end) {
+      const int64_t last = old_segments + end;
+      // while some segments draw, the ids that those before have drawn come out of memory
+      for (int64_t s = old_segments + begin; s < last + lanes; s += lanes) {
+        if (s < last) draw_eight(hop, s, std::min(last, s + lanes), memory_[size_t(thread_id())]);
+        if (s >= old_segments + begin + lanes) read_ids(hop, s - lanes, std::min(last, s), thread_id());
       }
     });
-    const std::vector<int64_t>& known = trees_ ? ids_ : nodes_;
-    const int64_t growing = falling_ ? edges - before : edges;
-    numbers_.reserve(int64_t(nodes_.size()) + growing, known.data(), int64_t(known.size()));
-    int64_t row = falling_ ? first : 0;
-    for (int64_t s = falling_ ? old_segments : 0; s < int64_t(segments_.size()); ++s) {
-      while (first_segment_[size_t(row) + 1] <= s) ++row;
-      number(hop, row, segments_[size_t(s)]);
-    }
+    const int64_t oldest = falling_ ? old_segments : 0;
+    for (int64_t s = oldest; s < old_segments; ++s)
+      numbers_.mark(0, named_.data() + segments_[s].start + segments_[s].numbered, unnumbered_of(segments_[s], hop));
+    num_nodes_ = numbers_.collect(num_nodes_, keys_.data());
+    parallel_ranges(num_segments_ - oldest, segment_grain, [&](int64_t begin, int64_t end) {
+      if (falling_) return look_up(row_start_of(oldest + begin), row_start_of(oldest + end));
+      for (int64_t s = oldest + begin; s < oldest + end; ++s) {
+        segment& mine = segments_[s];
+        const int64_t from = mine.start + mine.numbered, count = unnumbered_of(mine, hop);
+        look_up(from, from + count);
+        mine.numbered += uint32_t(count);
+      }
+    });
+  }
+
+  // The first drawn edge of segment `s`, which may be one past the last.
+  [[nodiscard]] int64_t row_start_of(int64_t s) const { return s < num_segments_ ? segments_[s].start : num_edges_; }
+
+  // How many edges of a segment hop `hop` is the first to read.
+  [[nodiscard]] int64_t unnumbered_of(const segment& s, int64_t hop) const {
+    return std::max<int64_t>(0, kept(s, hop) - s.numbered);
+  }
+
+  void look_up(int64_t first, int64_t last) {
+    numbers_.look_up(named_.data() + first, last - first, columns_.data() + first);
   }
 
   // Cuts rows [first, rows) into segments, counts what each draws, and makes room for it.
   void open(int64_t hop, int64_t first, int64_t rows) {
-    const int64_t chunks = (rows - first + grain - 1) / grain;
-    struct part {
-      std::vector<segment> segments;
-      std::vector<int64_t> counts;  // by row
-      std::vector<uint32_t> skips;
-    };
-    std::vector<part> parts(static_cast<size_t>(chunks));
+    const int64_t chunks = (rows - first + row_grain - 1) / row_grain;
+    if (int64_t(parts_.size()) < chunks) parts_.resize(size_t(chunks));
     parallel_chunks(chunks, [&](int64_t chunk) {
-      part& mine = parts[size_t(chunk)];
-      const int64_t last = std::min(rows, first + (chunk + 1) * grain);
-      for (int64_t row = first + chunk * grain; row < last; ++row) {
-        if (row + ahead < last) fetch_row(nodes_[size_t(row + ahead)]);
-        if (row + ahead / 2 < last) fetch_edge_ids(nodes_[size_t(row + ahead / 2)]);
-        const size_t before = mine.segments.size();
-        cut(hop, row, mine.segments, mine.skips);
-        mine.counts.push_back(int64_t(mine.segments.size() - before));
-      }
+      cut_rows(hop, first + chunk * row_grain, std::min(rows, first + (chunk + 1) * row_grain), parts_[size_t(chunk)]);
     });
-    auto edges = int64_t(offsets_.size());
-    for (const part& mine : parts) {
-      const auto skips = int64_t(skips_.size());
-      for (segment s : mine.segments) {
-        s.skips += skips;
-        s.start = edges;
-        edges += s.drawn;
-        segments_.push_back(s);
-      }
-      for (const int64_t count : mine.counts) first_segment_.push_back(first_segment_.back() + count);
-      skips_.insert(skips_.end(), mine.skips.begin(), mine.skips.end());
+    const int64_t old_segments = num_segments_, old_edges = num_edges_;
+    auto skips = int64_t(skips_.size());
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      part& mine = parts_[size_t(chunk)];
+      mine.first_segment = num_segments_;
+      mine.first_edge = num_edges_;
+      mine.first_skip = skips;
+      num_segments_ += int64_t(mine.segments.size());
+      num_edges_ += mine.edges;
+      skips += int64_t(mine.skips.size());
     }
-    offsets_.resize(size_t(edges));
-    columns_.resize(size_t(edges));
-    named_.resize(size_t(edges));
+    require(num_edges_ < int64_t{1} << 31, "sampler: a batch has 2^31 sampled edges or more");
+    segments_.reserve(num_segments_, old_segments);
+    first_segment_.reserve(rows + 1, hop == 0 ? 0 : first + 1);
+    first_segment_[first] = old_segments;
+    skips_.resize(size_t(skips));
+    offsets_.reserve(num_edges_, old_edges);
+    columns_.reserve(num_edges_, old_edges);
+    named_.reserve(num_edges_, old_edges);
+    parallel_chunks(chunks, [&](int64_t chunk) { place_part(parts_[size_t(chunk)], first + chunk * row_grain); });
   }
 
-  // What a cut reads first: where a row lies, and the ends of its edge ids.
-  void fetch_row(int64_t node) const { __builtin_prefetch(graph_.indptr + node, 0, 2); }
-  void fetch_edge_ids(int64_t node) const {
-    if (graph_.edge_ids == nullptr || relations() == 1) return;
-    const int64_t begin = graph_.indptr[node], end = graph_.indptr[node + 1];
-    if (begin == end) return;
-    __builtin_prefetch(graph_.edge_ids + begin, 0, 2);
-    __builtin_prefetch(graph_.edge_ids + (begin + end) / 2, 0, 2);
-    __builtin_prefetch(graph_.edge_ids + end - 1, 0, 2);
+  void cut_rows(int64_t hop, int64_t first, int64_t last, part& mine) const {
+    mine.segments.clear();
+    mine.counts.clear();
+    mine.skips.clear();
+    mine.edges = 0;
+    for (int64_t row = first; row < last; ++row) {
+      if (row + ahead < last) fetch_row(node_of(row + ahead));
+      if (row + ahead / 2 < last) fetch_cuts(node_of(row + ahead / 2));
+      const size_t before = mine.segments.size();
+      cut(hop, row, mine);
+      mine.counts.push_back(uint32_t(mine.segments.size() - before));
+    }
+  }
+
+  // Writes the segments of rows from `first` on to their places.
+  void place_part(const part& mine, int64_t first) {
+    int64_t edges = mine.first_edge, at = mine.first_segment, row = first;
+    for (segment s : mine.segments) {
+      s.skips += uint32_t(mine.first_skip);
+      s.start = edges;
+      edges += s.drawn;
+      segments_[at++] = s;
+    }
+    at = mine.first_segment;
+    for (const uint32_t count : mine.counts) first_segment_[++row] = at += count;
+    std::copy(mine.skips.begin(), mine.skips.end(), skips_.begin() + mine.first_skip);
+  }
+
+  // What a cut reads first: where a row lies and where its cuts do, and then these.
+  void fetch_row(int64_t node) const {
+    __builtin_prefetch(graph_.indptr + node, 0, 2);
+    if (cuts_.begin != nullptr) __builtin_prefetch(cuts_.begin + node, 0, 2);
+  }
+  void fetch_cuts(int64_t node) const {
+    if (cuts_.begin != nullptr) __builtin_prefetch(cuts_.runs + cuts_.begin[node], 0, 2);
   }
 
   // The segments of a row that draw anything.
-  void cut(int64_t hop, int64_t row, std::vector<segment>& segments, std::vector<uint32_t>& skips) const {
-    const int64_t node = nodes_[size_t(row)], begin = graph_.indptr[node], end = graph_.indptr[node + 1];
+  void cut(int64_t hop, int64_t row, part& mine) const {
+    const int64_t node = node_of(row), begin = graph_.indptr[node], end = graph_.indptr[node + 1];
     if (begin == end) return;
-    if (relations() == 1) return cut_time(hop, row, 0, begin, end, segments, skips);
-    for (int64_t at = begin; at < end;) {
-      const int64_t id = graph_.id(at);
-      const int64_t relation = std::upper_bound(bounds_.begin(), bounds_.end(), id) - bounds_.begin() - 1;
-      const int64_t next = end_of(at, end, bounds_[size_t(relation) + 1]);
-      cut_time(hop, row, relation, at, next, segments, skips);
-      at = next;
+    if (relations() == 1) return cut_time(hop, row, 0, begin, end, mine);
+    int64_t at = begin;
+    for (int64_t i = cuts_.begin[node]; i < cuts_.begin[node + 1]; ++i) {
+      const relation_run& run = cuts_.runs[i];
+      cut_time(hop, row, run.relation, at, at + run.count, mine);
+      at += run.count;
     }
   }
 
-  // The first position in [at, end) of an edge id >= bound.
-  [[nodiscard]] int64_t end_of(int64_t at, int64_t end, int64_t bound) const {
-    if (graph_.edge_ids == nullptr) return std::clamp(bound, at, end);
-    return std::lower_bound(graph_.edge_ids + at, graph_.edge_ids + end, bound,
-                            [](I id, int64_t limit) { return int64_t(id) < limit; }) -
-           graph_.edge_ids;
-  }
-
-  void cut_time(int64_t hop, int64_t row, int64_t relation, int64_t begin, int64_t end, std::vector<segment>& segments,
-                std::vector<uint32_t>& skips) const {
+  void cut_time(int64_t hop, int64_t row, int64_t relation, int64_t begin, int64_t end, part& mine) const {
     const int64_t width = widths_[size_t(hop * relations() + relation)];
     if (width == 0) return;
-    const int64_t tree = tree_of(row);
+    const int64_t node = node_of(row), tree = tree_of(row);
     if (order_.times != nullptr && request_.high != nullptr) {
       const int64_t* const from = order_.times + begin;
       const int64_t* const to = order_.times + end;
@@ -326,98 +342,135 @@ class segment_sampler final : public segment_sampler_base {
       begin = std::lower_bound(from, late, request_.low[tree]) - order_.times;
       end = late - order_.times;
     }
-    const size_t before = skips.size();
-    find_skips(tree, nodes_[size_t(row)], relation, begin, end, skips);
-    const auto skipped = int64_t(skips.size() - before), size = end - begin - skipped;
+    const size_t before = mine.skips.size();
+    find_skips(tree, node, relation, begin, end, mine.skips);
+    const auto skipped = int64_t(mine.skips.size() - before), size = end - begin - skipped;
     const int64_t drawn = request_.replace ? (size > 0 ? width : 0) : std::min(size, width);
-    if (drawn == 0) return skips.resize(before);
+    if (drawn == 0) return mine.skips.resize(before);
     require(drawn < int64_t{1} << 31, "sampler: a batch has 2^31 sampled edges or more");
-    segments.push_back(
-        {begin, 0, int64_t(before), uint32_t(relation), uint32_t(size), uint32_t(drawn), 0, uint32_t(skipped)});
+    mine.edges += drawn;
+    mine.segments.push_back({begin, graph_.indptr[node], 0, uint32_t(row), uint32_t(relation), uint32_t(size),
+                             uint32_t(drawn), 0, uint32_t(before), uint32_t(skipped)});
   }
 
   void find_skips(int64_t tree, int64_t node, int64_t relation, int64_t begin, int64_t end,
                   std::vector<uint32_t>& skips) const {
     if (request_.left_out.empty()) return;
-    left_out_edge key{tree, node, relation, -1};
-    const auto first = std::lower_bound(request_.left_out.begin(), request_.left_out.end(), key);
+    left_out_edge wanted{tree, node, relation, -1};
+    const auto first = std::lower_bound(request_.left_out.begin(), request_.left_out.end(), wanted);
     auto last = first;
-    while (last != request_.left_out.end() && last->row() == key.row()) ++last;
+    while (last != request_.left_out.end() && last->row() == wanted.row()) ++last;
     if (first == last) return;
     const bool timed = order_.times != nullptr && request_.high != nullptr;
     for (int64_t p = begin; p < end; ++p) {
-      key.src = source(node, p);
-      if ((!timed || order_.times[p] >= request_.high[tree]) && std::binary_search(first, last, key))
+      wanted.src = graph_.indices[order_.places == nullptr ? p : graph_.indptr[node] + order_.places[p]];
+      if ((!timed || order_.times[p] >= request_.high[tree]) && std::binary_search(first, last, wanted))
         skips.push_back(uint32_t(p - begin));
     }
   }
 
-  // Offset in its row of the edge at position `p` of the order, and its source.
-  [[nodiscard]] uint32_t place(int64_t node, int64_t p) const {
-    return order_.places == nullptr ? uint32_t(p - graph_.indptr[node]) : order_.places[p];
-  }
-  [[nodiscard]] int64_t source(int64_t node, int64_t p) const {
-    return graph_.indices[graph_.indptr[node] + place(node, p)];
+  // What the draws of a segment are keyed by, beside seed and hop.
+  [[nodiscard]] uint64_t keyed_by(const segment& s) const {
+    const uint64_t seed =
+        trees_ ? mix64(request_.seed ^ mix64(uint64_t(request_.keys[tree_of(s.row)]))) : request_.seed;
+    return mix64(mix64(seed + s.relation) + uint64_t(node_of(s.row)));
   }
 
-  void draw(int64_t hop, int64_t row, const segment& s, pick_memory& memory) {
+  // Up to eight segments that are new in a hop: places in their rows of what they draw.
+  void draw_eight(int64_t hop, int64_t first, int64_t last, pick_memory& memory) {
+    u32x8 n{}, sets{}, beginnings{};
+    u64x8 names{};
+    uint32_t most_set = 0, most_beginning = 0;
+    for (int64_t lane = 0; lane < last - first; ++lane) {
+      const segment& s = segments_[first + lane];
+      uint32_t* const out = offsets_.data() + s.start;
+      const bool ordered = least_[size_t(hop * relations() + s.relation)] < int64_t(s.drawn);
+      if (request_.recent) {
+        for (uint32_t i = 0; i < s.drawn; ++i) out[i] = s.size - 1 - i;
+      } else if (!request_.replace && s.drawn == s.size && !ordered) {
+        std::iota(out, out + s.drawn, 0u);
+      } else if (s.size > narrow_most || s.drawn > lane_draws::few) {
+        draw_alone({request_.seed, uint32_t(hop)}, s, memory, out);
+      } else {
+        n[lane] = s.size;
+        names[lane] = keyed_by(s);
+        (ordered ? beginnings : sets)[lane] = s.drawn;
+        uint32_t& most = ordered ? most_beginning : most_set;
+        most = std::max(most, s.drawn);
+      }
+    }
+    if (most_set + most_beginning > 0) {
+      lane_draws draws;
+      draws.fill({request_.seed, uint32_t(hop)}, names, std::max(most_set, most_beginning));
+      if (request_.replace) {
+        pick_lanes<sample_kind::again>(draws, n, sets + beginnings, std::max(most_set, most_beginning), first, last);
+      } else {
+        if (most_set > 0) pick_lanes<sample_kind::set>(draws, n, sets, most_set, first, last);
+        if (most_beginning > 0) pick_lanes<sample_kind::ordered>(draws, n, beginnings, most_beginning, first, last);
+      }
+    }
+    for (int64_t s = first; s < last; ++s) to_places(segments_[s]);
+  }
+
+  template <sample_kind Kind>
+  void pick_lanes(const lane_draws& draws, u32x8 n, u32x8 k, uint32_t most, int64_t first, int64_t last) {
+    u32x8 picked[lane_draws::few];
+    pick_eight<Kind>(draws, n, k, most, picked);
+    const uint32_t* const flat = reinterpret_cast<const uint32_t*>(picked);
+    for (int64_t lane = 0; lane < last - first; ++lane) {
+      uint32_t* const out = offsets_.data() + segments_[first + lane].start;
+      for (uint32_t i = 0; i < k[lane]; ++i) out[i] = flat[lanes * i + lane];
+    }
+  }
+
+  // A segment that is longer, or has more draws, than fit a lane.
+  void draw_alone(const draw_key& by, const segment& s, pick_memory& memory, uint32_t* out) const {
+    const uint64_t name = keyed_by(s);
+    const auto below = [&](uint32_t i, uint64_t bound) {
+      return to_below(random_u64(by.seed, by.wide(i), name), bound);
+    };
+    if (!request_.replace) return pick_many(s.size, s.drawn, below, memory, out);
+    for (uint32_t i = 0; i < s.drawn; ++i) out[i] = uint32_t(below(i, s.size));
+  }
+
+  // From places in the segment to places in the row.
+  void to_places(const segment& s) {
     uint32_t* const out = offsets_.data() + s.start;
-    const int64_t node = nodes_[size_t(row)];
-    const uint32_t n = s.size, k = s.drawn;
-    if (request_.recent) {
-      for (uint32_t i = 0; i < k; ++i) out[i] = n - 1 - i;
-    } else {
-      const uint64_t tree_seed =
-          trees_ ? mix64(request_.seed ^ mix64(uint64_t(request_.keys[tree_of(row)]))) : request_.seed;
-      segment_draws draws(mix64(mix64(tree_seed + s.relation) + uint64_t(node)), uint64_t(hop) << 32);
-      const auto below = [&](uint32_t i, uint64_t bound) { return draws.below(i, bound); };
-      const bool ordered = least_[size_t(hop * relations() + s.relation)] < int64_t(k);
-      if (request_.replace)
-        for (uint32_t i = 0; i < k; ++i) out[i] = uint32_t(below(i, n));
-      else if (k == n && !ordered)
-        for (uint32_t i = 0; i < k; ++i) out[i] = i;
-      else if (k > lane_draws::few)
-        pick_many(n, k, below, memory, out);
-      else if (ordered)
-        pick_distinct<true>(n, k, below, out);
-      else
-        pick_distinct<false>(n, k, below, out);
-    }
     const uint32_t* const skips = skips_.data() + s.skips;
-    const I* const row_indices = graph_.indices + graph_.indptr[node];
-    for (uint32_t i = 0; i < k; ++i) {
-      const int64_t p = s.at + past_skips(out[i], skips, s.skipped);
-      out[i] = place(node, p);
-      __builtin_prefetch(row_indices + out[i], 0, 2);
+    if (s.skipped > 0)
+      for (uint32_t i = 0; i < s.drawn; ++i) out[i] = past_skips(out[i], skips, s.skipped);
+    const auto before = uint32_t(s.at - s.row_begin);
+    for (uint32_t i = 0; i < s.drawn; ++i)
+      out[i] = order_.places == nullptr ? before + out[i] : order_.places[s.at + out[i]];
+    for (uint32_t i = 0; i < s.drawn; ++i) __builtin_prefetch(graph_.indices + s.row_begin + out[i], 0, 2);
+  }
+
+  // The ids that drawn edges lead to, and marks of those that the hop reads.
+  void read_ids(int64_t hop, int64_t first, int64_t last, int64_t part) {
+    for (int64_t at = first; at < last; ++at) {
+      const segment& s = segments_[at];
+      const I* const from = graph_.indices + s.row_begin;
+      const int64_t tree = tree_of(s.row) * graph_.num_rows;
+      for (int64_t p = s.start; p < s.start + s.drawn; ++p) named_[p] = Key(from[offsets_[p]] + tree);
+      if (!falling_) numbers_.mark(part, named_.data() + s.start, kept(s, hop));
+    }
+    if (falling_ && first < last) {
+      const int64_t begin = segments_[first].start;
+      numbers_.mark(part, named_.data() + begin, row_start_of(last) - begin);
     }
   }
 
-  // The ids that the drawn edges of a row lead to.
-  void read_ids(int64_t row) {
-    const I* const from = graph_.indices + graph_.indptr[nodes_[size_t(row)]];
-    for (int64_t p = row_start(row); p < row_start(row + 1); ++p) named_[size_t(p)] = from[offsets_[size_t(p)]];
-  }
-
-  // Numbers what hop `hop` reads of a segment and no earlier one did.
-  void number(int64_t hop, int64_t row, segment& s) {
-    const int64_t tree = tree_of(row), end = kept(s, hop);
-    for (int64_t p = s.start + s.numbered; p < s.start + end; ++p) {
-      const size_t next_read = size_t(p + ahead);  // of this hop's edges, or of an earlier one's: only a hint
-      if (next_read < named_.size()) numbers_.prefetch(identity(tree, named_[next_read]));
-      const int64_t node = named_[size_t(p)];
-      const uint32_t next = uint32_t(nodes_.size()), found = numbers_.find_or_add(identity(tree, node), next);
-      if (found == next) add_node(tree, node);
-      columns_[size_t(p)] = int32_t(found);
-    }
-    s.numbered = std::max(s.numbered, uint32_t(end));
+  void copy_runs(int64_t rows, int64_t* run_begin, relation_run* runs) const {
+    std::copy(first_segment_.data(), first_segment_.data() + rows + 1, run_begin);
+    for (int64_t s = 0; s < num_segments_; ++s) runs[s] = {segments_[s].relation, segments_[s].drawn};
   }
 
   void copy_block(int64_t hop, int64_t* indptr, int32_t* indices, uint32_t* offsets) const {
     int64_t done = 0;
     indptr[0] = 0;
     for (int64_t row = 0; row < ends_[size_t(hop) + 1]; ++row) {
-      for (int64_t s = first_segment_[size_t(row)]; s < first_segment_[size_t(row) + 1]; ++s) {
-        const segment& from = segments_[size_t(s)];
+      for (int64_t s = first_segment_[row]; s < first_segment_[row + 1]; ++s) {
+        const segment& from = segments_[s];
         const int64_t count = kept(from, hop);
         std::copy_n(columns_.data() + from.start, count, indices + done);
         std::copy_n(offsets_.data() + from.start, count, offsets + done);
@@ -429,21 +482,24 @@ class segment_sampler final : public segment_sampler_base {
 
   csr_view<I> graph_;
   time_order order_;
+  row_cuts cuts_;
   std::vector<int64_t> bounds_;
-  bool trees_, falling_ = true;
-  Numbers numbers_;
+  bool trees_, falling_ = true;  // falling: no fan-out is larger than one before it
+  Renumbering numbers_;
   std::vector<pick_memory> memory_;
   segment_request request_{};
 
-  std::vector<int64_t> widths_, least_;      // [hops, relations]: drawn, and the least of this and later hops
-  std::vector<int64_t> ends_;                // rows [ends_[h], ends_[h + 1]) are first reached before hop h
-  std::vector<int64_t> nodes_, tree_, ids_;  // by number
-  std::vector<segment> segments_;
-  std::vector<int64_t> first_segment_;  // by row
+  std::vector<int64_t> widths_, least_;  // [hops, relations]: drawn, and the least of this and later hops
+  std::vector<int64_t> ends_;            // rows [ends_[h], ends_[h + 1]) are first reached before hop h
+  int64_t num_nodes_ = 0, num_segments_ = 0, num_edges_ = 0;
+  std::vector<part> parts_;
+  grown<Key> keys_;  // by number
+  grown<segment> segments_;
+  grown<int64_t> first_segment_;  // by row
   std::vector<uint32_t> skips_;
-  std::vector<uint32_t> offsets_;  // drawn edges: place in the row,
-  std::vector<int32_t> columns_;   // number of the source,
-  std::vector<I> named_;           // and its id
+  grown<uint32_t> offsets_;  // drawn edges: place in the row,
+  grown<int32_t> columns_;   // number of the source,
+  grown<Key> named_;         // and what is numbered
 };
 
 // Fills `places` and `sorted`: the edges of every row by (relation, time, edge id). `times` by edge id.

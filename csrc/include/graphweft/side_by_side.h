@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "graphweft/csr.h"
 
@@ -22,9 +23,21 @@ inline void part_places(const int64_t* ptr, const int64_t* ids, int64_t n, const
   parallel_ranges(n, part_grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t shift = ptr[ids[i]] - out_ptr[i];
-      for (int64_t p = out_ptr[i]; p < out_ptr[i + 1]; ++p) places[p] = p + shift;
+      if (places != nullptr)
+        for (int64_t p = out_ptr[i]; p < out_ptr[i + 1]; ++p) places[p] = p + shift;
       if (owners != nullptr)
         for (int64_t p = out_ptr[i]; p < out_ptr[i + 1]; ++p) owners[p] = i;
+    }
+  });
+}
+
+// The rows of the parts `ids` of a table: those of a part lie together, so they are copied as one.
+inline void part_rows(const int64_t* ptr, const int64_t* ids, int64_t n, const int64_t* out_ptr, const char* table,
+                      int64_t bytes, char* out) {
+  parallel_ranges(n, part_grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t size = (out_ptr[i + 1] - out_ptr[i]) * bytes;
+      if (size > 0) std::memcpy(out + out_ptr[i] * bytes, table + ptr[ids[i]] * bytes, size_t(size));
     }
   });
 }

@@ -16,7 +16,7 @@ from graphweft._trace import active
 from graphweft.passes.work import Sizes
 from graphweft.runtime.captured import Step
 from graphweft.runtime.footprint import footprint
-from graphweft.runtime.padded import NODES, Bounds, Room
+from graphweft.runtime.padded import NODES, BatchBuffers, Bounds
 from graphweft.runtime.profile import PROFILE
 from graphweft.runtime.sized_tape import Case, SizedTape
 from graphweft.runtime.staged import PreparedBatch
@@ -29,7 +29,7 @@ class TapedStep:
 
     exact, updates = True, False
 
-    def __init__(self, step: Step, room: Room, tape: SizedTape) -> None:
+    def __init__(self, step: Step, room: BatchBuffers, tape: SizedTape) -> None:
         self._shapes, self._room, self._tape = step.shapes, room, tape
         self.launches = tape.launches
 

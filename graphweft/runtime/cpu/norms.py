@@ -55,7 +55,7 @@ def batch_norm_grad(call: KernelCall) -> Launch | None:
         return None
 
     def run(slots: Slots) -> None:
-        found = norms.batch_norm_grad(slots[x], slots[stats], slots[dy], _at(slots, weight), eps)
+        found = norms.batch_norm_grad(slots[x], slots[stats], slots[dy], _at(slots, weight), eps, call.over)
         slots[out], slots[products], slots[sums] = found
 
     return run

@@ -42,7 +42,7 @@ def hops_of(fanouts: tuple[int, ...]) -> list[Hop]:
     return [Hop(max(limits[h:]), min(limits[h:])) for h in range(len(limits))]
 
 
-class Room(NamedTuple):
+class HopBounds(NamedTuple):
     """The most of a hop: rows that draw, edges that they draw, ids that are looked at, nodes of the batch after it."""
 
     rows: int
@@ -74,7 +74,7 @@ class Structure(NamedTuple):
     hot: Tensor | None = None
     first: Tensor | None = None
 
-    def rooms(self, seeds: int) -> list[Room] | None:
+    def rooms(self, seeds: int) -> list[HopBounds] | None:
         """The most that a batch of ``seeds`` draws; None where rows of many draws may be among them."""
         hops, nodes = hops_of(self.fanouts), self.csc.num_cols
         if self.longest > NARROW or max(min(hop.width, self.longest) for hop in hops) > FEW or not self.csc.num_edges:
@@ -88,7 +88,7 @@ class Structure(NamedTuple):
             reached = new * most if self.falls else total * wanted
             found = min(reached, nodes)  # the batch may have fewer nodes before than it can have
             total = min(total + found, nodes)
-            made.append(Room(new, new * most, reached, total))
+            made.append(HopBounds(new, new * most, reached, total))
             new = found
         return made
 
@@ -111,7 +111,7 @@ class Draws:
         told: int64: ends of the nodes of each hop, from 0 on, then edges of each hop's block and all edges.
     """
 
-    def __init__(self, structure: Structure, seeds: int, device: torch.device, rooms: list[Room] | None) -> None:
+    def __init__(self, structure: Structure, seeds: int, device: torch.device, rooms: list[HopBounds] | None) -> None:
         self._of, self.seeds, self._rooms, self._hops = structure, seeds, rooms, hops_of(structure.fanouts)
         rows, edges, nodes = seeds, 0, seeds
         if rooms is not None:
@@ -128,7 +128,7 @@ class Draws:
         self.narrow = dict[int, tuple[Tensor, Tensor, Tensor]]()
 
     @staticmethod
-    def bytes_of(rooms: list[Room]) -> int:
+    def bytes_of(rooms: list[HopBounds]) -> int:
         """About what a batch takes on the device, with what it needs under way."""
         rows, edges, reached = (sum(column) for column in list(zip(*rooms, strict=True))[:3])
         return int(48 * rows + 24 * edges + 40 * reached + 8 * rooms[-1].nodes)
@@ -272,4 +272,4 @@ def _grid(count: int) -> tuple[int, ...]:
     return (-(-count // _BLOCK),)
 
 
-__all__ = ["ALL", "FEW", "NARROW", "Draws", "Hop", "Room", "Structure", "hops_of"]
+__all__ = ["ALL", "FEW", "NARROW", "Draws", "Hop", "HopBounds", "Structure", "hops_of"]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from graphweft.runtime.captured import Step, draws_by_torch
 from graphweft.runtime.cuda.recorder import Recorder, recorder_on
-from graphweft.runtime.padded import Bounds, Room
+from graphweft.runtime.padded import BatchBuffers, Bounds
 from graphweft.runtime.staged import PreparedBatch
 
 
@@ -23,7 +23,7 @@ class GraphStep:
 
     launches, exact = 2, False  # products of more rows may be added up in another order
 
-    def __init__(self, step: Step, room: Room, recorder: Recorder) -> None:
+    def __init__(self, step: Step, room: BatchBuffers, recorder: Recorder) -> None:
         self._room, self.updates = room, step.update is not None
         loss = step.loss(room.labels)
         self._key = torch.zeros(1, dtype=torch.int64, device=step.device)  # of draws, read by every launch that draws

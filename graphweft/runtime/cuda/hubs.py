@@ -22,7 +22,7 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.placed import host_of
 from graphweft.runtime.cuda.jit import Kernel
 
-HUB = 512  # edges that one program takes; rows of more are cut into pieces of so many
+HUB = 128  # edges that one program takes; rows of more are cut into pieces of so many
 ROWS, PIECES, JOINED, SECOND = range(4)  # PART: rows as they are; pieces; rows joined from pieces; pieces again
 
 

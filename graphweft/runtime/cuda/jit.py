@@ -111,7 +111,7 @@ def launch(
 ) -> None:
     """Runs a kernel on the device of its tensors; an empty grid is nothing to do. It may read pinned host memory.
 
-    ``through`` are tensors whose addresses stand in one that is given.
+    ``through`` are tensors whose addresses stand in one that is given; they lie on the same device.
 
     Without ``fusion`` a product and a sum are rounded twice: where threads hold copies of a sum over each other's
     products, each would leave its own unrounded, and the copies would differ.
@@ -121,7 +121,7 @@ def launch(
     """
     if 0 in grid:
         return
-    places = {item.device for item in (*arguments, *through) if isinstance(item, Tensor)}
+    places = {item.device for item in arguments if isinstance(item, Tensor)}
     if len(places) > 1:
         places = {item.device for item in arguments if isinstance(item, Tensor) and not _is_pinned(item)}
     if len(places) != 1:

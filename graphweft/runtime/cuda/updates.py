@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graphweft._errors import MissingPackageError
+from graphweft._errors import ConfigError, MissingPackageError
 from graphweft.runtime.cuda import update_kernels
 from graphweft.runtime.cuda.jit import Kernel, find_triton
 from graphweft.runtime.cuda.recording import recorded
@@ -55,6 +55,16 @@ class _Counted(NamedTuple):
     version: int
 
 
+class _Words(NamedTuple):
+    """A table without the gradients, which lie elsewhere in most steps, and what it was made of."""
+
+    key: tuple[object, ...]
+    words: Tensor
+    grads: Tensor
+    programs: int
+    is_aligned: bool
+
+
 class Updates:
     """What steps the parameters of an optimiser on one device.
 
@@ -68,6 +78,7 @@ class Updates:
         self._tables: dict[tuple[object, ...], tuple[Tensor, int, bool]] = {}
         self._counted: dict[Tensor, _Counted] = {}
         self._spare: Tensor | None = None
+        self._known: _Words | None = None
 
     def __call__(
         self,
@@ -136,30 +147,32 @@ class Updates:
     ) -> tuple[Tensor, int, bool]:
         """The table on the device, programs of the launch, and whether arrays are aligned to 16 bytes."""
         lie = [
-            (
-                *map(_place_of, (row.param, row.grad, rates[row.group], *row.state)),
-                row.param.numel(),
-                row.group,
-                row.is_first,
-            )
+            (*map(_place_of, (row.param, rates[row.group], *row.state)), row.param.numel(), row.group, row.is_first)
             for row in rows
         ]
-        key = (*lie, *map(tuple, knobs))
+        grads = [_place_of(row.grad) for row in rows]
+        fixed = (*lie, *map(tuple, knobs))
+        key = (*grads, fixed)
         if recorded() is None and key in self._tables:
             return self._tables.setdefault(key, self._tables.pop(key))  # the latest last
-        words, programs = self._words(rows, lie, knobs)
-        is_aligned = all(place % 16 == 0 for own in lie for place in (*own[:2], *own[3:-3][:2]))
-        there = self._sent(words)
+        if self._known is None or self._known.key != fixed:
+            _on_one_device(rows, rates)
+            self._known = _Words(fixed, *self._words(rows, lie, knobs))
+        known = self._known
+        is_aligned = known.is_aligned and all(place % 16 == 0 for place in grads)
+        there = self._sent(known.words.index_copy(0, known.grads, torch.tensor(grads)))
         if recorded() is None:
-            self._tables[key] = there, programs, is_aligned
+            self._tables[key] = there, known.programs, is_aligned
             if len(self._tables) > _TABLES:
                 del self._tables[next(iter(self._tables))]
-        return there, programs, is_aligned
+        return there, known.programs, is_aligned
 
     def _words(
         self, rows: Sequence[Stepped], lie: Sequence[tuple[int, ...]], knobs: Sequence[tuple[float, ...]]
-    ) -> tuple[list[int], int]:
-        """Where each program's parameter stands and its part, parameters, settings; and how many programs there are."""
+    ) -> tuple[Tensor, Tensor, int, bool]:
+        """Where each program's parameter stands and its part, parameters, settings; without gradients, of which the
+        places are given; how many programs there are; and whether the other arrays are aligned.
+        """
         parts = [_programs_of(row.param) for row in rows]
         programs = sum(parts)
         first = 2 * programs  # of the parameters
@@ -168,31 +181,36 @@ class Updates:
             word for at, count in enumerate(parts) for part in range(count) for word in (first + _WORDS * at, part)
         ]
         for row, own in zip(rows, lie, strict=True):
-            param, grad, rate, *state, size, group, is_first = own
+            param, rate, *state, size, group, is_first = own
             counts = _place_of(self._counted[row.param].counts) if len(state) == 3 else 0
-            words += [param, grad, size, rate, of_groups + _KNOBS * group, int(is_first)]
+            words += [param, 0, size, rate, of_groups + _KNOBS * group, int(is_first)]
             words += [*state, *(0,) * (3 - len(state)), counts]
         for settings in knobs:
             words += [_word(number) for number in (*settings, *(0.0,) * (_KNOBS - len(settings)))]
-        return words, programs
+        grads = torch.arange(first + 1, of_groups, _WORDS)
+        is_aligned = all(place % 16 == 0 for own in lie for place in (own[0], *own[2:-3][:2]))
+        return torch.tensor(words, dtype=torch.int64), grads, programs, is_aligned
 
-    def _sent(self, words: Sequence[int]) -> Tensor:
+    def _sent(self, words: Tensor) -> Tensor:
         """The table on the device, now, or when what is recorded is over.
 
         Raises: RuntimeError within a recording that nobody has made ready for.
         """
         later = recorded()
         if later is None:
-            return _on_host(words).to(self._device, non_blocking=True)
+            return pinned(words).to(self._device, non_blocking=True)
         there, self._spare = self._spare, None
-        if there is None or there.numel() < len(words):
+        if there is None or there.numel() < words.numel():
             raise RuntimeError("an update is recorded once the optimiser is ready for it")
-        later.append(lambda: there[: len(words)].copy_(_on_host(words), non_blocking=True))
+        later.append(lambda: there[: words.numel()].copy_(pinned(words), non_blocking=True))
         return there
 
 
-def _on_host(words: Sequence[int]) -> Tensor:
-    return pinned(torch.tensor(words, dtype=torch.int64))
+def _on_one_device(rows: Sequence[Stepped], rates: Sequence[Tensor]) -> None:
+    """Raises: ConfigError where a group's rate lies on another device than its parameters."""
+    places = {t.device for row in rows for t in (row.param, row.grad, *row.state, rates[row.group])}
+    if len(places) > 1:
+        raise ConfigError(f"optimiser: expected a group on one device, got {', '.join(sorted(map(str, places)))}")
 
 
 def updates_on(kind: str, device: torch.device) -> Updates | None:

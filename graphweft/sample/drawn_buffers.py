@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 
 from graphweft._memory import empty
-from graphweft.graph.block import DrawnEdges
+from graphweft.graph.block import DrawnEdges, Runs
 from graphweft.graph.graph import Graph
 
 
-class Room:
+class DrawnBuffers:
     """Memory for the drawn edges of some rows."""
 
     def __init__(self, rows: int, edges: int) -> None:
@@ -26,14 +26,16 @@ class Room:
         """Bytes of all arrays."""
         return self.indptr.nbytes + self.indices.nbytes + self.offsets.nbytes
 
-    def head(self, rows: int) -> Room:
+    def head(self, rows: int) -> DrawnBuffers:
         """The first rows, over the same memory."""
-        part = Room.__new__(Room)
+        part = DrawnBuffers.__new__(DrawnBuffers)
         part.indptr = self.indptr[: rows + 1]
         edges = int(part.indptr[-1])
         part.indices, part.offsets = self.indices[:edges], self.offsets[:edges]
         return part
 
-    def edges(self, graph: Graph, n_id: torch.Tensor, first: int = 0) -> DrawnEdges:
+    def edges(self, graph: Graph, n_id: torch.Tensor, first: int = 0, runs: Runs | None = None) -> DrawnEdges:
         """As edges of ``graph``."""
-        return DrawnEdges(graph, n_id, self.indptr, self.indices, self.offsets, first)
+        made = DrawnEdges(graph, n_id, self.indptr, self.indices, self.offsets, first)
+        made.runs = runs
+        return made

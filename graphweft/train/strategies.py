@@ -1,7 +1,7 @@
-"""The ways to train that a plan is chosen from, with their prices.
+"""The strategies that a plan is chosen from, with their prices.
 
-Comes in: steps of mode "full" and "mini" before they have run, a budget, the machine's profile. Goes out: ways with
-seconds by what takes them and memory by account. Called where mode "auto" chooses and by ``gw.plan``. Programs are
+Comes in: steps of mode "full" and "mini" before they have run, a budget, the machine's profile. Goes out: strategies
+with seconds by what takes them and memory by account. Called where mode "auto" chooses and by ``gw.plan``. Programs are
 compiled, and one batch is drawn for its sizes; no step is made.
 """
 
@@ -26,7 +26,7 @@ from graphweft.train.full_batch import FullBatch, is_plain, is_recorded
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.mini_needs import needs_within
 from graphweft.train.needs import UNLIMITED, RunBudget
-from graphweft.train.plan import GraphStatistics, Way
+from graphweft.train.plan import GraphStatistics, Strategy
 
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.99, 1.0)
 PAGES = "new memory"
@@ -39,12 +39,12 @@ def unlimited(ds: Dataset) -> RunBudget:
     return RunBudget(UNLIMITED, ds)
 
 
-def full_way(full: FullBatch, budget: RunBudget, machine: Machine) -> Way:
+def full_strategy(full: FullBatch, budget: RunBudget, machine: Machine) -> Strategy:
     """All nodes in every step."""
     needs = full.needs_within(budget)
     with budget.bounded():
         seconds = {} if not is_plain(full.model) else seconds_of_full(full, machine)
-    return Way("full", "1 step", seconds, needs)
+    return Strategy("full", "1 step", seconds, needs)
 
 
 def seconds_of_full(full: FullBatch, machine: Machine) -> Mapping[str, float]:
@@ -52,7 +52,7 @@ def seconds_of_full(full: FullBatch, machine: Machine) -> Mapping[str, float]:
     return _priced(*full_works(full), machine)
 
 
-def mini_way(mini: MiniBatch, budget: RunBudget, machine: Machine) -> Way:
+def mini_strategy(mini: MiniBatch, budget: RunBudget, machine: Machine) -> Strategy:
     """Sampled neighbourhoods of some training nodes in every step."""
     needs, prepared, mapped = needs_within(mini, budget)
     count, size = len(mini.loader), mini.loader.batch_size
@@ -61,7 +61,7 @@ def mini_way(mini: MiniBatch, budget: RunBudget, machine: Machine) -> Way:
     if mini.staged_plan() is not None:
         works, walks = mini_works(mini, prepared or None)
         seconds = _priced([*works, *([(pages_work(mapped), 1.0)] if mapped else [])], walks, machine)
-    return Way("mini", f"{count:,} of {size:,}{drawn}", seconds, needs)
+    return Strategy("mini", f"{count:,} of {size:,}{drawn}", seconds, needs)
 
 
 def works_of(steps: FullBatch | MiniBatch) -> tuple[Works, float]:
@@ -152,9 +152,9 @@ def statistics_of(ds: Dataset) -> GraphStatistics:
 
 __all__ = [
     "PAGES",
-    "full_way",
+    "full_strategy",
     "full_works",
-    "mini_way",
+    "mini_strategy",
     "mini_works",
     "seconds_of",
     "seconds_of_full",

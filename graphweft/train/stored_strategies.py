@@ -25,7 +25,7 @@ from graphweft.runtime.machine import Machine
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.train.needs import Needs
 from graphweft.train.options import USUAL_BATCH, MacroText, check_macro, split_macro
-from graphweft.train.plan import GraphStatistics, Plan, Way, choose
+from graphweft.train.plan import GraphStatistics, Plan, Strategy, choose
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.tiles import TILE_SHARE
 
@@ -38,7 +38,7 @@ def stored_plan(
     macro: str | None,
     mode: str,
     ranks: int,
-    price: Callable[[Dataset], Way] | None = None,
+    price: Callable[[Dataset], Strategy] | None = None,
     fanouts: Sequence[int] | None = None,
     batch_size: int = USUAL_BATCH,
     measured: Callable[[str], tuple[Needs, int]] | None = None,
@@ -67,9 +67,9 @@ def stored_plan(
         count = parts_within(store, budget, item, hubs, keep) if stages is None else check_macro(stages)[1]
     groups = Needs(batches=group_bytes(store, count, item, hubs, keep), parameters=6 * weights)
     groups = groups if needs is None or mode == "mini" else needs
-    ways = [
-        Way("full", refused="holds the graph in memory; gw.load(path) reads a store into memory"),
-        Way(
+    strategies = [
+        Strategy("full", refused="holds the graph in memory; gw.load(path) reads a store into memory"),
+        Strategy(
             "macro",
             f"groups of {count} of {len(store)} parts"
             + (f" and hubs of {shown_bytes(hubs)}" if hubs else "")
@@ -78,37 +78,37 @@ def stored_plan(
             needs=groups,
             disk=store.nbytes,
         ),
-        Way("mini", "structure in memory, rows of features from disk", needs=needs if mode == "mini" else None),
+        Strategy("mini", "structure in memory, rows of features from disk", needs=needs if mode == "mini" else None),
     ]
-    priced: Way | None = None
+    priced: Strategy | None = None
     if price is not None and mode != "mini" and store.types is None and store.num_features and ds.train_idx.numel():
         most = min(budget // TILE_SHARE, _whole_part(model, ds))
         given = {"count": count, "keep": keep, "reuse": reuse}
-        priced = _priced(ways[1], ds, price, fitting_fanouts(model, fanouts), batch_size, given, most)
+        priced = _priced(strategies[1], ds, price, fitting_fanouts(model, fanouts), batch_size, given, most)
         priced = replace(priced, needs=needs or priced.needs)
-        ways[1] = replace(ways[1], seconds=priced.seconds)
+        strategies[1] = replace(strategies[1], seconds=priced.seconds)
     if mode == "mini":
-        ways = [ways[0], Way("macro", ways[1].batches, refused="mode mini was asked for"), ways[2]]
+        strategies[1] = Strategy("macro", strategies[1].batches, refused="mode mini was asked for")
     width, edges = store.num_features, store.manifest.num_edges
     split = (ds.train_idx.numel(), ds.val_idx.numel(), ds.test_idx.numel())
     mean = round(edges / max(store.num_nodes, 1))
     known = GraphStatistics(ds.name, store.num_nodes, edges, (mean,), width, 1.0, ds.num_classes, split)
-    plan = choose(ways, known, budget, str(machine), "gw.explain(model, graph, x) on a part")
+    plan = choose(strategies, known, budget, str(machine), "gw.explain(model, graph, x) on a part")
     # without a budget groups take as much as that of them is, and steps come on top
-    return replace(plan, way=priced) if priced is not None and plan.mode == "macro" else plan
+    return replace(plan, strategy=priced) if priced is not None and plan.mode == "macro" else plan
 
 
 def _priced(
-    way: Way,
+    strategy: Strategy,
     ds: StoredDataset,
-    price: Callable[[Dataset], Way],
+    price: Callable[[Dataset], Strategy],
     fanouts: Sequence[int],
     batch_size: int,
     given: dict[str, Any],
     evaluation: int,
-) -> Way:
-    """A way with the seconds of an epoch, and the memory of its steps beside the groups."""
-    store, needs = ds.store, way.needs
+) -> Strategy:
+    """A strategy with the seconds of an epoch, and the memory of its steps beside the groups."""
+    store, needs = ds.store, strategy.needs
     assert needs is not None  # groups have been counted
     seeds = torch.unique(ds.row_ids[ds.train_idx], sorted=True)
     loader = GroupLoader(store, seeds, fanouts, batch_size, True, 0, prefetch=0, **given)
@@ -138,7 +138,7 @@ def _priced(
             evaluation=evaluation,
             trims=True,
         )
-    return replace(way, seconds=seconds, needs=needs)
+    return replace(strategy, seconds=seconds, needs=needs)
 
 
 def _whole_part(model: nn.Module, ds: StoredDataset) -> int:
