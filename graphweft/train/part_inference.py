@@ -304,18 +304,18 @@ class PartInference:
             most = max(self.tiles.bytes_of(cost) // (_JOINED * cost.row), 1)
             rows = partial(self._rows, table=table)
             own, taken = int(tile.own[0]), tile.sources.astype(np.int64)
-            block, given = joined(layer, own, taken, rows, self._all_degrees(), most)
-            return model.run_layer(index, block, given)
+            block, summed = joined(layer, own, taken, rows, self._all_degrees(), most)
+            return model.run_layer(index, block, summed)
         if tile.relations is not None:
             block, ids = self._typed_block(tile)
             if isinstance(table, FeatureTable):
                 return model.run_layer(index, block, self._rows(ids, table))
-            rows = self._rows_of(tile, table, spill)
             order = np.argsort(tile.ids)
-            rows = rows[torch.from_numpy(order[np.searchsorted(tile.ids, ids, sorter=order)])]
+            places = torch.from_numpy(order[np.searchsorted(tile.ids, ids, sorter=order)])
+            given = self._rows_of(tile, table, spill)[places]
             if index == 0 and isinstance(model, TypedStack):
-                return model.run_embedded(block, rows)
-            return model.run_layer(index, block, rows)
+                return model.run_embedded(block, given)
+            return model.run_layer(index, block, given)
         block, edges = self._block(tile)
         return model.run_layer(index, block, self._rows_of(tile, table, spill), edges)
 
