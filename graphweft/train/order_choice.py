@@ -133,7 +133,7 @@ class OrderChoice:
             way = promise.plan.strategy
             needs = None if way.needs is None else replace(way.needs, structure=way.needs.structure + order.nbytes)
             way = replace(way, seconds=seconds_of_full(full, Machine.here()), needs=needs)
-            promise.plan = replace(promise.plan, way=way, order=self._told)
+            promise.plan = replace(promise.plan, strategy=way, order=self._told)
 
     @property
     def _full(self) -> FullBatch:
