@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from graphweft._errors import ConfigError
+from graphweft._memory import lean_heap
 from graphweft.data.dataset import Dataset, training_labels
 from graphweft.data.part_folder import check_out, write_parts
 from graphweft.data.stored_graph import StoredGraph
@@ -41,6 +42,7 @@ def partition_run(spec: TrainSpec, k: int, method: str, passes: int, out: Path |
     as_folder = out is not None and out.suffix != ".npz"
     if out is not None:
         check_out(out) if as_folder else check_folder(out.parent)
+    lean_heap()  # what is made and freed on the way is larger than a part
     with threads_of(spec):
         ds = StoredGraph(Store(spec.data)) if _is_stored(spec) else load_dataset(spec)
         epoch = _epoch(spec, ds)

@@ -58,7 +58,7 @@ RECIPES = {
 
 def dataset(name: str, folder: Path) -> gw.Dataset:
     """The set with dense features, without values of edges."""
-    ds = data(name, folder)
+    ds: gw.Dataset = data(name, folder)
     x: Any = ds.x.to_dense() if hasattr(ds.x, "to_dense") else ds.x
     x = x.float()
     if x.shape[1] > 4 * WIDTH:

@@ -148,7 +148,7 @@ def run_of(options: argparse.Namespace, mode: str, name: str, memory: int) -> di
     if opened.types is not None and name == "RGCN":
         types = {"num_relations": len(opened.types.relations)}
     elif opened.types is not None:
-        types = {"node_types": opened.types.node_types, "relations": opened.types.relations}
+        types = {"num_node_types": len(opened.types.node_types), "num_relations": len(opened.types.relations)}
     model = getattr(gw.nn, name)(*sizes, num_layers=layers, dropout=0.5, **types)
     given: dict[str, Any] = {"fanouts": options.fanouts, "batch_size": options.batch, "seed": 0, "task": options.task}
     trainer = Trainer(model, opened, mode=mode, memory=memory, **given)

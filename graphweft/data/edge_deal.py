@@ -23,14 +23,14 @@ Pairs = NDArray[np.signedinteger[Any]]
 def dealt(
     src: Ids,
     dst: Ids,
-    part: NDArray[np.unsignedinteger[Any]],
+    part: NDArray[np.integer[Any]],
     new_id: Pairs | None,
     parts: int,
     dtype: np.dtype[np.signedinteger[Any]],
 ) -> tuple[Pairs, Ids]:
     """(n, 2) new ids of destination and source, part after part of the destination; (parts + 1,) where parts begin.
 
-    Edges of a part keep their order. ``new_id`` None: ids stay. Ids are in range.
+    Edges of a part keep their order. ``new_id`` None: ids stay. Ids are in range; parts are of an unsigned type.
 
     Example:
         >>> part = np.array([1, 0], np.uint8)

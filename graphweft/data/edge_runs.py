@@ -133,7 +133,8 @@ def sort_edges(
 
     Raises: DataError for ids out of range, or a disk that is full.
     """
-    kind = np.dtype(dtype) if new_id is None else new_id.dtype
+    kind = new_id.dtype if new_id is not None else dtype
+    assert kind is not None  # one of them is given
     runs = EdgeRuns(path, parts, kind, [], columns)
     most = max(memory // (_EDGE_BYTES + 2 * kind.itemsize * len(columns)), 1024)
     written = 0

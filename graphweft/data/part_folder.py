@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import ConfigError, DataError
+from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset
 from graphweft.data.part_check import ARRAYS, folder_of
 from graphweft.data.part_format import PartInfo, PartManifest, crc_of, laid_out
@@ -34,8 +35,8 @@ from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.store import Store, is_store, partial_of
 from graphweft.storage.store_format import MANIFEST, SPLIT_BITS, itemsize
 
-_LEAST = 16 << 20  # bytes for rows on their way
-_NODE, _EDGE = 48, 33  # bytes of a node of the graph, and of an edge of the largest part, while parts are cut out
+_LEAST, _MOST = 16 << 20, 64 << 20  # bytes for rows on their way: more at once are not written faster
+_NODE, _EDGE = 48, 12  # bytes of a node of the graph, and of an edge of the largest part, while parts are cut out
 
 
 def write_parts(
@@ -126,7 +127,9 @@ def _order(graph: Graph, room: int) -> Tensor | None:
     """An order in which neighbours stand together, where that pays and ``room`` bytes suffice; else None."""
     if graph.num_edges < multilevel.WORTH_ORDERING or multilevel.order_bytes(graph.num_nodes) > room:
         return None
-    return multilevel.neighbours_together(graph.csc, multilevel.CELL)
+    order = multilevel.neighbours_together(graph.csc, multilevel.CELL)
+    POOL.trim()
+    return order
 
 
 class _Cut:
@@ -141,7 +144,7 @@ class _Cut:
         degrees = csc.indptr.diff()
         self.degrees = degrees.float()  # self-loops left out
         bound = torch.zeros(graph.num_nodes, dtype=torch.bool)
-        for low, high in row_ranges(csc.indptr):
+        for low, high in row_ranges(csc.indptr, multilevel.AT_ONCE):
             dst = torch.repeat_interleave(torch.arange(low, high), degrees[low:high])
             src = csc.indices[int(csc.indptr[low]) : int(csc.indptr[high])].long()
             bound[dst[part[src] != part[dst]]] = True
@@ -159,16 +162,12 @@ class _Cut:
     def piece(self, number: int) -> _Piece:
         """The nodes and edges of a part."""
         own = self.order[int(self.first[number]) : int(self.first[number + 1])]
-        csc = self.graph.csc
-        counts = csc.indptr[own + 1] - csc.indptr[own]
-        indptr = torch.zeros(own.numel() + 1, dtype=torch.int64)
-        torch.cumsum(counts, 0, out=indptr[1:])
-        places = torch.arange(int(indptr[-1]))
-        places += torch.repeat_interleave(csc.indptr[own] - indptr[:-1], counts)
-        sources = csc.indices[places]
-        del places
+        taken = self.graph.csc.take_rows(own)
+        indptr, sources = taken.indptr, taken.indices
+        del taken
         seen = torch.zeros(self.graph.num_nodes, dtype=torch.bool)
-        seen[sources.long()] = True
+        for some in torch.split(sources, multilevel.AT_ONCE):
+            seen[some.long()] = True
         seen[own] = False
         ghosts = seen.nonzero().reshape(-1)
         if not self._by_id:
@@ -177,7 +176,7 @@ class _Cut:
         ids = torch.cat([own, ghosts])
         local = torch.empty(self.graph.num_nodes, dtype=torch.int32)
         local[ids] = torch.arange(ids.numel(), dtype=torch.int32)
-        return _Piece(own.numel(), ids, indptr, local[sources.long()])
+        return _Piece(own.numel(), ids, indptr, local.index_select(0, sources))
 
 
 class _Piece(NamedTuple):
@@ -212,7 +211,7 @@ def _write_part(folder: Path, number: int, ds: Dataset, cut: _Cut, room: int) ->
                 sums[block.name] = crc_of(table)
                 continue
             sums["x"], at = 0, block.offset
-            rows = max(1, room // (4 * itemsize("float32") * max(ds.num_features, 1)))
+            rows = max(1, min(room, _MOST) // (4 * itemsize("float32") * max(ds.num_features, 1)))
             read = _reader(ds)
             for ids in torch.split(piece.ids, rows) if ds.num_features else ():
                 x = read(ids)

@@ -36,6 +36,7 @@ class LocalPart:
         block: In-edges of the targets; sources are ``own[near]``, then ``ghosts``.
         near: int64 places in ``own`` of what the targets read, the targets first.
         reads_all: Whether ``near`` is every place in order.
+        is_together: Whether neighbours among own nodes stand together.
         inner: In-edges of the interior; sources are ``own[inner_read]``. None where it is not computed apart.
         inner_read: int64 places in ``own`` of what the interior reads, itself first. None: all, in order.
         outer: In-edges of the boundary; sources are ``own[read]``, then ``ghosts``. None as ``inner``.
@@ -53,6 +54,7 @@ class LocalPart:
         splits: Whether interior and boundary may be computed apart.
         first: int64 ids of nodes that come first in ``own``, where nothing is computed apart: a restricted part whose
             targets they are reads own rows as they lie.
+        together: Whether neighbours among own nodes may stand together.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class LocalPart:
         rows: Tensor | None = None,
         splits: bool = True,
         first: Tensor | None = None,
+        together: bool = True,
     ) -> None:
         self.ranks, self._graph, self._owner, self._home, self._splits = ranks, graph, owner, home, splits
         self._mine = owner == ranks.rank
@@ -74,8 +77,10 @@ class LocalPart:
             chosen[rows] = True
             chosen &= self._mine
         ids = chosen.nonzero().reshape(-1)
-        if base is None and home is None:
+        ascending = ids
+        if base is None and home is None and together:
             ids = self._together(ids)
+        self.is_together = ids is not ascending
         if not splits:  # in the order of the base
             ids = _in_front(ids, first) if base is None else base.own[chosen[base.own]]
         indptr, sources = self._in_edges(ids)

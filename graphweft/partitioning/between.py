@@ -47,7 +47,7 @@ class Between:
         if former is None:
             self._found = made
             return
-        both = (*map(address, former), *map(address, made), self._clusters)
+        both = (*(array.ctypes.data for array in (*former, *made)), self._clusters)
         self._found = self._counted(lambda *out: _merge(*both, self._kept, *out))
 
     def graph(self) -> tuple[Adjacency, Ints]:

@@ -52,6 +52,7 @@ CELL = 2048  # nodes that stand together: their rows of 32 columns are in a core
 WORTH_ORDERING = 1 << 18  # edges from which on an order of the nodes pays: the rows of fewer are in the cache
 NEIGHBOURS = 32  # of a node that are looked at where an order is wanted: clusters have many more edges than nodes
 _ENTRIES_OF_ORDER = 1 << 20  # of a piece, and of the graph between clusters, where only an order is wanted
+AT_ONCE = 1 << 20  # ids that are made wider together
 _NODE_BYTES = 64  # labels, clusters and their weights, sums, parts, and their copies while a level is made
 ENTRY_BYTES = 40  # of an entry between clusters while those of two pieces are put together: four times 8, and sums
 
@@ -227,7 +228,10 @@ def first_places(ids: Tensor, count: int) -> Tensor:
         [1, 3, 0, 3]
     """
     places = torch.full((count,), ids.numel())
-    return places.scatter_reduce_(0, ids.long(), torch.arange(ids.numel()), "amin")
+    for number, some in enumerate(torch.split(ids, AT_ONCE)):
+        first = number * AT_ONCE
+        places.scatter_reduce_(0, some.long(), torch.arange(first, first + some.numel()), "amin")
+    return places
 
 
 def _counted(structure: Structure) -> int:

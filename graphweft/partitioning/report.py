@@ -233,10 +233,10 @@ def halo_pairs(graph: Graph, part: Tensor, k: int, rows: Tensor | None = None) -
     return pairs
 
 
-def row_ranges(indptr: Tensor) -> list[tuple[int, int]]:
-    """Ranges of rows with a bounded number of entries each."""
+def row_ranges(indptr: Tensor, most: int = _ENTRIES) -> list[tuple[int, int]]:
+    """Ranges of rows with a bounded number of entries each, about ``most``."""
     total, rows = int(indptr[-1]), indptr.numel() - 1
-    count = max(1, -(-total // _ENTRIES))
+    count = max(1, -(-total // most))
     marks = torch.arange(1, count) * total // count
     cuts = [0, *torch.searchsorted(indptr, marks).tolist(), rows]
     return [(low, high) for low, high in itertools.pairwise(cuts) if high > low]

@@ -33,6 +33,8 @@ class Seen(NamedTuple):
 class Null(Target):
     """Every kernel is zeros."""
 
+    norms_in_place = True  # as on the CPU, whose plans it counts
+
     def is_built(self, region: Sequence[Value]) -> bool:
         """As on the CPU, whose plans it counts."""
         return is_built(region)

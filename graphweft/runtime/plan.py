@@ -380,7 +380,7 @@ class Plan:
         calls = []
         for index, group in enumerate(groups):
             frees = tuple(slot for slot, at in last.items() if at == index and slot not in keep)
-            spent, works = _spent_operand(group, self.target.blocking), self.compiled.works[group.result]
+            spent, works = _spent_operand(group, self.target.norms_in_place), self.compiled.works[group.result]
             over = spent in made_here and self._slot[spent] in frees
             call = lower(
                 group,

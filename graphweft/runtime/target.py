@@ -87,6 +87,7 @@ class Target:
     keeps = False  # whether what passes decide for it follows from this package alone, and is kept between processes
 
     blocking = False  # whether a launch is over when it returns, so that it can be timed, and written down as it is
+    norms_in_place = False  # whether the gradient of a norm takes the memory of the one that it is given
 
     def __init__(
         self,

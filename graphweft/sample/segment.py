@@ -91,7 +91,7 @@ class SegmentSampler(ShownBySettings):
         >>> sampler = SegmentSampler(g, [2, 2], time=[1, 2, 3, 9], strategy="recent")
         >>> sample = sampler.sample([0, 0], time=[2, 3])
         >>> sample.n_id.tolist(), sample.owner.tolist(), sample.e_id.tolist()
-        ([0, 0, 2, 1, 3, 2], [0, 1, 0, 0, 1, 1], [1, 0, 2, 1])
+        ([0, 0, 1, 2, 2, 3], [0, 1, 0, 0, 1, 1], [1, 0, 2, 1])
     """
 
     def __init__(

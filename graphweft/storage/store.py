@@ -194,6 +194,10 @@ class Store:
                 first += count
         return tuple(region for region in found if region.end > region.first)
 
+    @cached_property
+    def _region_ends(self) -> NDArray[np.int64]:
+        return np.array([region.end for region in self.feature_regions], np.int64)
+
     @property
     def num_classes(self) -> int:
         """Classes, labels or values a node; 0 where nothing is labelled."""
@@ -392,7 +396,10 @@ class Store:
         Rows are picked from maps of the files where they are few, else all that lies between is read. Columns that a
         node does not have stay as they are.
         """
-        for region in self.feature_regions:
+        if not len(ids):
+            return
+        nearest, farthest = np.searchsorted(self._region_ends, (ids[0], ids[-1]), "right").tolist()
+        for region in self.feature_regions[nearest : farthest + 1]:
             first, last = np.searchsorted(ids, (region.first, region.end)).tolist()
             if first < last:
                 self.check(region.part, region.block)

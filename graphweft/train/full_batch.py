@@ -55,6 +55,8 @@ class FullBatch(Steps):
     layer computes the rows of all nodes.
     """
 
+    order_told: str = ""  # what a plan says of an order of the nodes that these steps have by themselves
+
     def __init__(
         self,
         model: nn.Module,

@@ -130,10 +130,12 @@ class OrderChoice:
             f"found in {duration(order.seconds)}"
         )
         if promise.plan is not None and promise.plan.epoch_seconds is not None:
-            way = promise.plan.strategy
-            needs = None if way.needs is None else replace(way.needs, structure=way.needs.structure + order.nbytes)
-            way = replace(way, seconds=seconds_of_full(full, Machine.here()), needs=needs)
-            promise.plan = replace(promise.plan, way=way, order=self._told)
+            taken = promise.plan.strategy
+            needs = (
+                None if taken.needs is None else replace(taken.needs, structure=taken.needs.structure + order.nbytes)
+            )
+            taken = replace(taken, seconds=seconds_of_full(full, Machine.here()), needs=needs)
+            promise.plan = replace(promise.plan, strategy=taken, order=self._told)
 
     @property
     def _full(self) -> FullBatch:
@@ -189,9 +191,11 @@ def order_told(given: Any, steps: Steps, memory: Any) -> str:
 
 
 def _not_there(asked: str, steps: Steps) -> str:
-    """The line of a graph for which the choice would be looked at, were its steps not on a device; else empty."""
-    if asked != "auto" or not isinstance(steps, FullBatch) or steps.device.type == "cpu":
+    """The line of steps that have an order of their own, or for which none is looked at on a device; else empty."""
+    if not isinstance(steps, FullBatch):
         return ""
+    if steps.order_told or asked != "auto" or steps.device.type == "cpu":
+        return steps.order_told
     if steps.ds.graph.num_edges < WORTH_ORDERING:
         return ""
     return f"order of nodes: as given; what another saves on {steps.device} is not known"

@@ -155,12 +155,12 @@ class PartInference:
             own = nodes.within(start, end)
             for first in range(0, len(own), step):
                 made = model.embedded(0, self._rows(own[first : first + step], table))
-                found.rows[row : row + len(made)] = made
+                found.put(row, made, table.piece)
                 row += len(made)
                 del made
-                found.let_go()
             if self.tiles.kept is not None:
                 trim_heap()
+        found.let_go()
         return found
 
     def _embedded_at_once(self, model: TypedStack) -> int:
@@ -178,19 +178,24 @@ class PartInference:
         """Rows of one layer for some nodes; ``under`` are those that it reads, None the features."""
         table = self._table(under)
         found: HiddenRows | None = None
-        row = 0
+        row, most = (
+            0,
+            0 if self.source.types is None else table.piece,
+        )  # tiles of a typed graph are no larger than parts
         for part in self._stretches(model, index, nodes, table, under):
             if found is None:
                 held = 0 if under is None else under[0].nbytes
                 found = self.tiles.rows(self._scratch, nodes.count, part.shape[1], held)
-            found.rows[row : row + len(part)] = part
+            found.put(row, part, most)
             row += len(part)
             del part
-            found.let_go()
             table.let_go()
             if self.tiles.kept is not None:  # gaps of the heap that no other tile fits would add up
                 trim_heap()
-        return HiddenRows(torch.empty(0, model.out_features)) if found is None else found
+        if found is None:
+            return HiddenRows(torch.empty(0, model.out_features))
+        found.let_go()
+        return found
 
     def _stretches(
         self, model: Stack, index: int, nodes: NodeSet, table: RowTable, under: tuple[HiddenRows, NodeSet] | None
@@ -299,18 +304,18 @@ class PartInference:
             most = max(self.tiles.bytes_of(cost) // (_JOINED * cost.row), 1)
             rows = partial(self._rows, table=table)
             own, taken = int(tile.own[0]), tile.sources.astype(np.int64)
-            block, given = joined(layer, own, taken, rows, self._all_degrees(), most)
-            return model.run_layer(index, block, given)
+            block, summed = joined(layer, own, taken, rows, self._all_degrees(), most)
+            return model.run_layer(index, block, summed)
         if tile.relations is not None:
             block, ids = self._typed_block(tile)
             if isinstance(table, FeatureTable):
                 return model.run_layer(index, block, self._rows(ids, table))
-            rows = self._rows_of(tile, table, spill)
             order = np.argsort(tile.ids)
-            rows = rows[torch.from_numpy(order[np.searchsorted(tile.ids, ids, sorter=order)])]
+            places = torch.from_numpy(order[np.searchsorted(tile.ids, ids, sorter=order)])
+            given = self._rows_of(tile, table, spill)[places]
             if index == 0 and isinstance(model, TypedStack):
-                return model.run_embedded(block, rows)
-            return model.run_layer(index, block, rows)
+                return model.run_embedded(block, given)
+            return model.run_layer(index, block, given)
         block, edges = self._block(tile)
         return model.run_layer(index, block, self._rows_of(tile, table, spill), edges)
 

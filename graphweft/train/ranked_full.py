@@ -56,13 +56,17 @@ _STRIDE = 0x9E3779B97F4A7C15  # between the keys of ranks
 class RankedFullBatch(FullBatch):
     """Full batches over ranks; arguments as :class:`FullBatch`, and the ranks first.
 
+    ``together``: whether neighbours among a rank's nodes may stand together, where the part is cut here.
+
     A stack of layers runs layer by layer, the last for training nodes alone; any other model is called with a
     :class:`RankGraph` in the place of the graph.
 
     Raises: ConfigError for a model that reads an edge index.
     """
 
-    def __init__(self, ranks: Ranks, model: nn.Module, ds: Any, *arguments: Any, **options: Any) -> None:
+    def __init__(
+        self, ranks: Ranks, model: nn.Module, ds: Any, *arguments: Any, together: bool = True, **options: Any
+    ) -> None:
         self.ranks = ranks
         self._stack = model if isinstance(model, Stack) else None
         self._norms = batch_norms(model)
@@ -81,7 +85,9 @@ class RankedFullBatch(FullBatch):
         # On one host there is little to hide, and two blocks repeat work on the rows that both read.
         self._splits = not self._norms and not ranks.is_on_one_host
         ranks.at("partitioning")
-        self.part, self._ids = _placed(ranks, model, ds, self._splits)
+        self.part, self._ids = _placed(ranks, model, ds, self._splits, together)
+        if self.part.is_together:
+            self.order_told = "order of nodes: neighbours together within each rank's part"
         own = self.part.own
         self._place = torch.full((ds.graph.num_nodes,), -1)
         self._place[own] = torch.arange(own.numel())
@@ -222,11 +228,17 @@ class RankedFullBatch(FullBatch):
         if self._as_made != self._state():
             self._plans = self._recording = None  # give their memory back before there are others
             self._plans, self._as_made, self._records = self._made_step(), self._state(), True
-            wishes = "" if self._plans is None else self._plans.wishes
-            said = self.ranks.texts(wishes)
-            if self._plans is not None and wishes and all(text == wishes for text in said):
-                self._plans.multiply_early()
+            self._agree()
         return self._plans is not None and not is_hooked(self.model)
+
+    def _agree(self) -> None:
+        """All ranks agree on how rows travel, by what the plans of all of them can do."""
+        before, plans = self.ranks.bytes_sent, self._plans
+        wishes = "" if plans is None else plans.wishes
+        said = self.ranks.texts(wishes)
+        if plans is not None and wishes and all(text == wishes for text in said):
+            plans.multiply_early()
+        self.ranks.bytes_sent = before  # bookkeeping, not training
 
     def _made_step(self) -> RankedStep | None:
         """The step up to the gradients of own rows, where plans can do it."""
@@ -453,7 +465,7 @@ def owners(ranks: Ranks, graph: Graph, epoch: Exchange) -> Tensor:
     return torch.frombuffer(bytearray(data or b"\0\0\0\0"), dtype=torch.int32)[: graph.num_nodes].long()
 
 
-def _placed(ranks: Ranks, model: nn.Module, ds: Any, splits: bool) -> tuple[LocalPart, Tensor | None]:
+def _placed(ranks: Ranks, model: nn.Module, ds: Any, splits: bool, together: bool) -> tuple[LocalPart, Tensor | None]:
     """This rank's part, and the ids in the whole graph of its nodes, where it has that part alone."""
     if isinstance(ds, PartDataset):
         part = LocalPart(ranks, ds.graph, ds.owner, ds.home, splits=splits)
@@ -462,7 +474,8 @@ def _placed(ranks: Ranks, model: nn.Module, ds: Any, splits: bool) -> tuple[Loca
         return part, ds.ids
     train = ds.labelled("train")
     epoch = exchange_of(model, train, ranks.halo, ds.x)
-    return LocalPart(ranks, ds.graph, owners(ranks, ds.graph, epoch), splits=splits, first=train), None
+    owner = owners(ranks, ds.graph, epoch)
+    return LocalPart(ranks, ds.graph, owner, splits=splits, first=train, together=together), None
 
 
 def _exchange_degrees(part: LocalPart, graph: Graph) -> None:

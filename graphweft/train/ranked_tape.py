@@ -4,9 +4,9 @@ Comes in: a stack of layers, the parts of its layers, features, and the loss. Go
 or is recorded as a :class:`Tape`; None for what takes another way. Layers write own rows where the next one reads them,
 before those of ghosts, and gradients that come home are added, masked and summed by column in one pass. The messages
 are those of torch's engine, in the same order, so a rank may take either way; where all ranks can, rows travel as the
-next layer multiplies them. On several hosts nothing is recorded:
-sums over edges are made in two parts, that of own rows while rows of ghosts travel, and gradients of ghosts are made
-first, those of own rows while they travel. Called by :mod:`graphweft.train.ranked_full`.
+next layer multiplies them. On several hosts nothing is recorded: sums over edges are made in two parts, that of own
+rows while rows of ghosts travel, and gradients of ghosts are made first, those of own rows while they travel. Called by
+:mod:`graphweft.train.ranked_full`.
 """
 
 from __future__ import annotations

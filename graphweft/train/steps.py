@@ -278,7 +278,9 @@ def full_batch(given: Given, keep_features: bool, graphs: str = "auto") -> FullB
     data = (given.ds, features_of(given.ds), given.update)
     labels = (given.loop.target, given.loop.metrics)
     shared = given.ranks.is_shared or isinstance(given.ds, PartDataset)
-    made: Callable[..., FullBatch] = partial(RankedFullBatch, given.ranks) if shared else FullBatch
+    made: Callable[..., FullBatch] = (
+        partial(RankedFullBatch, given.ranks, together=given.order != "given") if shared else FullBatch
+    )
     place = device_of(given.model)
     make = None if shared else target_of(place).recorder
     if graphs != "off" and make is not None and (recorder := make(place)) is not None:

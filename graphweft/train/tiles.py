@@ -110,6 +110,7 @@ class HiddenRows:
 
     def __init__(self, rows: Tensor, pages: Any = None, handle: int | None = None) -> None:
         self.rows, self._pages, self._handle = rows, pages, handle
+        self._waiting = 0
 
     @property
     def nbytes(self) -> int:
@@ -129,8 +130,16 @@ class HiddenRows:
         with BlockFile(Path(f"/proc/self/fd/{self._handle}")) as file:
             pick_rows(file, BlockRows(0, torch.float32, tuple(self.rows.shape)), places, out, at, piece)
 
+    def put(self, first: int, rows: Tensor, most: int = 0) -> None:
+        """Rows from ``first`` on; a file's pages are let go once more than ``most`` bytes wait for the disk."""
+        self.rows[first : first + len(rows)] = rows
+        self._waiting += rows.nbytes
+        if self._waiting > most:
+            self.let_go()
+
     def let_go(self) -> None:
         """The system keeps none of a file's pages; they are read again when they are touched."""
+        self._waiting = 0
         if self._pages is None or self._handle is None:
             return
         self._pages.flush()

@@ -141,6 +141,7 @@ def test_evaluations_over_epochs_take_no_more_memory(tmp_path: Path) -> None:
 
 
 def test_a_step_that_cannot_be_recorded_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ranks, "adds_in_memory", lambda ranks, nbytes: True)  # as ranks of one host
     ds = synthetic("cora", scale=0.2)
     model = gw.nn.GCN.for_data(ds, 8)
     steps = RankedFullBatch(Ranks(), model, ds, ds.x, torch.optim.SGD(model.parameters(), lr=0.1), True)

@@ -36,17 +36,19 @@ def test_recorded_steps_have_the_bits_of_others(tmp_path: Path, size: int) -> No
 
 
 def test_rows_travel_as_the_next_layer_multiplies_them(tmp_path: Path) -> None:
-    """Also to and from a rank whose model is watched by a hook, so that torch's engine runs it."""
+    """Also to and from a rank whose model is watched by a hook, so that torch's engine runs it, and to another host."""
     run_case(tmp_path, 2, "multiplied")
     trainer = dense_trainer(None)
     trainer.fit(1)
     trainer.fit(3)
     wanted = state_of(trainer)
-    for way in ("plans", "engine"):
+    sent = torch.load(tmp_path / "multiplied-plans-0.pt", weights_only=True)["bytes"]
+    for way in ("plans", "engine", "far"):
         for rank in range(2):
             state = torch.load(tmp_path / f"multiplied-{way}-{rank}.pt", weights_only=True)
             assert state["multiplied"][:2] == [False, True] and state["passes"] == 0
             assert state["losses"] == pytest.approx(wanted["losses"], rel=1e-5)
+            assert state["bytes"] == sent
             for name, tensor in state["model"].items():
                 torch.testing.assert_close(tensor, wanted["model"][name], rtol=1e-4, atol=1e-5)
 

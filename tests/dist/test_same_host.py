@@ -12,11 +12,18 @@ import numpy as np
 import pytest
 import torch
 
+from graphweft.dist import same_host
 from graphweft.dist.same_host import SameHost
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64", reason="reads the memory of processes of Linux"
 )
+
+
+@pytest.fixture(autouse=True)
+def few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the tables of these tests have, so that they are used again."""
+    monkeypatch.setattr(same_host, "_SLOTS", 4)
 
 
 def pair(pids: tuple[int, int], timeout: float = 60.0) -> tuple[SameHost, SameHost]:

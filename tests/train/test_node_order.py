@@ -15,10 +15,13 @@ from torch.nn import functional
 
 import graphweft as gw
 from graphweft._errors import CheckpointError, ConfigError
+from graphweft.dist.ranks import Ranks
 from graphweft.nn import GAT, GCN, GIN, SAGE
+from graphweft.partitioning import multilevel
 from graphweft.train import order_choice
 from graphweft.train.full_batch import FullBatch
 from graphweft.train.order_choice import has_communities, price_of
+from graphweft.train.ranked_full import RankedFullBatch
 
 GROUPS, SIZE = 12, 25
 NODES = GROUPS * SIZE
@@ -204,6 +207,19 @@ def test_a_device_keeps_the_given_order_and_says_so(monkeypatch: pytest.MonkeyPa
     told = "order of nodes: as given; what another saves on cuda:0 is not known"
     assert str(order_choice.OrderChoice("auto", steps, "device='cuda:0'")) == told
     assert str(order_choice.OrderChoice("given", steps, "device='cuda:0'")) == ""
+
+
+def test_ranks_order_their_parts_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the given order was asked for; here of one rank, which has all nodes."""
+    monkeypatch.setattr(multilevel, "WORTH_ORDERING", 0)
+    ds = grouped()
+    ordered = "order of nodes: neighbours together within each rank's part"
+    for together, told in ((True, ordered), (False, "")):
+        model = GCN(6, 4, 3)
+        steps = RankedFullBatch(Ranks(), model, ds, ds.x, torch.optim.SGD(model.parameters(), 0.1), together=together)
+        assert str(order_choice.OrderChoice("auto", steps, "ranks")) == told
+        train, others = set(ds.train_idx.tolist()), set(range(NODES)) - set(ds.train_idx.tolist())
+        assert (steps.part.own.tolist() == sorted(train) + sorted(others)) != together
 
 
 def test_the_order_is_taken_where_its_epochs_pay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from dist.rank_cases import OWN, dataset
+from dist.rank_cases import dataset
+from dist.rank_models import OWN
 from torch import Tensor, nn
 
 import graphweft as gw
