@@ -9,8 +9,8 @@
 
 #include "check.h"
 #include "data.h"
-#include "graphweft/entry_points.h"
 #include "graphweft/attention.h"
+#include "graphweft/entry_points.h"
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "check.h"
-#include "graphweft/entry_points.h"
 #include "graphweft/abi.h"
+#include "graphweft/entry_points.h"
 #include "graphweft/parallel.h"
 #include "graphweft/rng.h"
 

@@ -4,8 +4,8 @@
 
 #include "check.h"
 #include "data.h"
-#include "graphweft/entry_points.h"
 #include "graphweft/balance.h"
+#include "graphweft/entry_points.h"
 
 namespace {
 

@@ -12,6 +12,8 @@ pytest.importorskip("triton", reason="triton is not installed")
 import triton
 from cuda import ahead, costs, emulated
 
+from graphweft.runtime.cuda import hubs
+
 GOLDEN = Path(__file__).parents[1] / "golden" / "cuda_kernels.txt"
 SPARSE = ("sum", "largest", "gradient of the largest")  # names of launches of products with the graph's matrix
 READ = 1.25  # of the least sectors
@@ -55,7 +57,8 @@ def test_every_width_that_is_a_multiple_of_four_is_read_by_vectors(width: int) -
     for name, (run, _) in costs.runs(width).items():
         if not name.startswith((*SPARSE, "stages")):
             continue
-        with emulated.watching(run_it=False) as launches:
+        with emulated.watching(run_it=False) as launches, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(hubs, "HUB", costs.EDGES)
             run()
         code = ahead.code_of(launches[-1].code, 90)
         assert code.widest == 16 and code.spills == 0 and code.registers <= REGISTERS, (name, code)

@@ -180,10 +180,12 @@ def edge_softmax(graph: Graph, x: Tensor, log: bool) -> Tensor:
 
 def edge_softmax_gradient(graph: Graph, s: Tensor, g: Tensor) -> Tensor:
     """``s * (g - sum over the row of s * g)``."""
-    return _by_row(kernels.softmax_gradient, 1, graph, (s, g))
+    return _by_row(kernels.softmax_gradient, 1, graph, (s, g), fusion=False)  # threads sum each other's products
 
 
-def _by_row(kernel: Kernel, sums: int, graph: Graph, given: tuple[Tensor, ...], **fixed: bool) -> Tensor:
+def _by_row(
+    kernel: Kernel, sums: int, graph: Graph, given: tuple[Tensor, ...], fusion: bool = True, **fixed: bool
+) -> Tensor:
     """A kernel that takes what it needs to know of a row first, ``sums`` numbers, and then gives rows to edges."""
     csc, width, hubs = graph.csc, prod(given[0].shape[1:]), hubs_of(graph)
     y = torch.empty(given[0].shape, dtype=given[0].dtype, device=given[0].device)
@@ -197,7 +199,7 @@ def _by_row(kernel: Kernel, sums: int, graph: Graph, given: tuple[Tensor, ...], 
     for part in (ROWS,) if hubs is None else (PIECES, SECOND, JOINED):
         rows, offsets = (csc.num_rows, csc.indptr) if hubs is None or part == JOINED else (hubs.size, hubs.offsets)
         warps = warps_for(edges * columns)
-        kernel((rows, tiles), offsets, *arrays, *tables, PART=part, warps=warps, **how)
+        kernel((rows, tiles), offsets, *arrays, *tables, PART=part, warps=warps, fusion=fusion, **how)
     return y
 
 

@@ -9,7 +9,8 @@ when the recording is over.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -160,7 +161,7 @@ class Updates:
             self._known = _Words(fixed, *self._words(rows, lie, knobs))
         known = self._known
         is_aligned = known.is_aligned and all(place % 16 == 0 for place in grads)
-        there = self._sent(known.words.index_copy(0, known.grads, torch.tensor(grads)))
+        there = self._sent(partial(_with_gradients, known, grads), known.words.numel())
         if recorded() is None:
             self._tables[key] = there, known.programs, is_aligned
             if len(self._tables) > _TABLES:
@@ -191,19 +192,24 @@ class Updates:
         is_aligned = all(place % 16 == 0 for own in lie for place in (own[0], *own[2:-3][:2]))
         return torch.tensor(words, dtype=torch.int64), grads, programs, is_aligned
 
-    def _sent(self, words: Tensor) -> Tensor:
+    def _sent(self, words: Callable[[], Tensor], size: int) -> Tensor:
         """The table on the device, now, or when what is recorded is over.
 
         Raises: RuntimeError within a recording that nobody has made ready for.
         """
         later = recorded()
         if later is None:
-            return pinned(words).to(self._device, non_blocking=True)
+            return words().to(self._device, non_blocking=True)
         there, self._spare = self._spare, None
-        if there is None or there.numel() < words.numel():
+        if there is None or there.numel() < size:
             raise RuntimeError("an update is recorded once the optimiser is ready for it")
-        later.append(lambda: there[: words.numel()].copy_(pinned(words), non_blocking=True))
+        later.append(lambda: there[:size].copy_(words(), non_blocking=True))
         return there
+
+
+def _with_gradients(known: _Words, grads: Sequence[int]) -> Tensor:
+    """The table with the places of gradients, in pinned memory."""
+    return pinned(known.words.index_copy(0, known.grads, torch.tensor(grads)))
 
 
 def _on_one_device(rows: Sequence[Stepped], rates: Sequence[Tensor]) -> None:
