@@ -171,6 +171,26 @@ struct cluster_members {
   }
 };
 
+// What a row of clusters adds up to: how many entries, or, where there is room for them, the entries. `near` is empty
+// afterwards.
+inline void give_row(hashed_sums& near, int64_t c, int64_t* indptr, int32_t* indices, int32_t* weights) {
+  if (indices == nullptr) {
+    indptr[c + 1] = near.touched().size();
+  } else {
+    int64_t at = indptr[c];
+    for (const int32_t other : near.touched()) {
+      indices[at] = other;
+      weights[at++] = int32_t(std::min<int64_t>(near[other], INT32_MAX));
+    }
+  }
+  near.clear();
+}
+
+inline void counts_to_offsets(int64_t* indptr, int64_t rows) {
+  indptr[0] = 0;
+  for (int64_t row = 0; row < rows; ++row) indptr[row + 1] += indptr[row];
+}
+
 // Edges between clusters, in two calls: of every cluster, the others that its nodes among the rows have edges from, in
 // the order met, and their weight. cluster [nodes] in [0, clusters). Where indices is null, indptr [clusters + 1] is
 // made; else indices and weights [indptr[clusters]] are. Of pairs of clusters a share of `kept` is taken.
@@ -199,21 +219,10 @@ void contract_rows(const weighted_rows<I>& graph, const int32_t* cluster, int64_
           if (other != c && in_sample(c, other, clusters, kept)) near.add(other, graph.edge(e));
         }
       }
-      if (indices == nullptr) {
-        indptr[c + 1] = near.touched().size();
-      } else {
-        int64_t at = indptr[c];
-        for (const int32_t other : near.touched()) {
-          indices[at] = other;
-          weights[at++] = int32_t(std::min<int64_t>(near[other], INT32_MAX));
-        }
-      }
-      near.clear();
+      give_row(near, c, indptr, indices, weights);
     }
   });
-  if (indices != nullptr) return;
-  indptr[0] = 0;
-  for (int64_t c = 0; c < clusters; ++c) indptr[c + 1] += indptr[c];
+  if (indices == nullptr) counts_to_offsets(indptr, clusters);
 }
 
 // Entries between clusters, row by row; weight 0 does not occur.
@@ -237,21 +246,10 @@ inline void merge_rows(const cluster_rows& a, const cluster_rows& b, int64_t clu
         for (int64_t e = rows->indptr[c]; e < rows->indptr[c + 1]; ++e)
           if (in_sample(c, rows->indices[e], clusters, kept)) near.add(rows->indices[e], rows->weights[e]);
       }
-      if (indices == nullptr) {
-        indptr[c + 1] = near.touched().size();
-      } else {
-        int64_t at = indptr[c];
-        for (const int32_t other : near.touched()) {
-          indices[at] = other;
-          weights[at++] = int32_t(std::min<int64_t>(near[other], INT32_MAX));
-        }
-      }
-      near.clear();
+      give_row(near, c, indptr, indices, weights);
     }
   });
-  if (indices != nullptr) return;
-  indptr[0] = 0;
-  for (int64_t c = 0; c < clusters; ++c) indptr[c + 1] += indptr[c];
+  if (indices == nullptr) counts_to_offsets(indptr, clusters);
 }
 
 // How full parts may be, and what deviations cost. `target` [labels]: weight of a label in a part where all are alike.
