@@ -115,9 +115,9 @@ def steps_are_one_launch() -> None:
         launches.append(given)
         return inner(self, *given)
 
-    def sending(self: Any, words: Tensor) -> Tensor:
-        tables.append(words)
-        return sent(self, words)
+    def sending(self: Any, words: Any, size: int) -> Tensor:
+        tables.append(size)
+        return sent(self, words, size)
 
     updates.Updates._table, updates.Updates._sent = noted, sending  # type: ignore[method-assign]
     try:
