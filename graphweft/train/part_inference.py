@@ -178,10 +178,8 @@ class PartInference:
         """Rows of one layer for some nodes; ``under`` are those that it reads, None the features."""
         table = self._table(under)
         found: HiddenRows | None = None
-        row, most = (
-            0,
-            0 if self.source.types is None else table.piece,
-        )  # tiles of a typed graph are no larger than parts
+        # tiles of a typed graph are no larger than parts: their rows wait for the disk together
+        row, most = 0, 0 if self.source.types is None else table.piece
         for part in self._stretches(model, index, nodes, table, under):
             if found is None:
                 held = 0 if under is None else under[0].nbytes
