@@ -36,8 +36,9 @@ from graphweft.train.needs import Needs, RunBudget, budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import MODES, USUAL_BATCH, USUAL_RATE, check_choice, check_fanouts, check_integer
 from graphweft.train.plan import Considered, Plan, Strategy
+from graphweft.train.setup import Drawn
 from graphweft.train.spec import TrainSpec
-from graphweft.train.steps import PLANNED, Drawn, Given, planned, sampled
+from graphweft.train.steps import PLANNED, Given, planned, sampled
 from graphweft.train.stored_needs import groups_within, rows_within
 from graphweft.train.stored_strategies import stored_plan
 

@@ -34,6 +34,7 @@ def _own_trainer(folder: Path, case):
     from graphweft.nn.sage import SAGE
     from graphweft.train.mini_batch import MiniBatch
     from graphweft.train.optimizer import make_optimizer
+    from graphweft.train.setup import Drawn, Setup
 
     def load(name):
         array = torch.from_numpy(np.load(folder / f"{name}.npy"))
@@ -49,7 +50,8 @@ def _own_trainer(folder: Path, case):
             layer.neighbor_weight.copy_(torch.from_numpy(neighbor))
             layer.self_weight.copy_(torch.from_numpy(own))
     optimizer = make_optimizer(model, "adam", case["lr"], 0.0, "all")
-    batches = MiniBatch(model, ds, ds.x, optimizer, case["fanouts"], case["batch_size"], 0, lambda e, b: 0)
+    drawn = Drawn(case["fanouts"], case["batch_size"])
+    batches = MiniBatch(Setup(model, ds, ds.x, optimizer, drawn, 0, lambda epoch, batch: 0))
     batches.prepare()
     return batches
 

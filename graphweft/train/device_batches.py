@@ -30,6 +30,7 @@ from graphweft.train.inference import USUAL_TILE, infer
 from graphweft.train.metrics import Evaluation
 from graphweft.train.mini_batch import AnyLoader, MiniBatch
 from graphweft.train.node_batches import NodeBatches
+from graphweft.train.setup import Setup
 
 _LEAST_TILE = 64
 
@@ -58,22 +59,20 @@ class DeviceMiniBatch(MiniBatch):
     """As :class:`MiniBatch`, on the device of the model.
 
     Args:
-        model: On a device.
-        args: As for :class:`MiniBatch`.
-        kwargs: Likewise.
+        setup: With a model on a device.
 
     Sparse features are dense there.
 
     Raises: ConfigError for samplers that do not draw there.
     """
 
-    def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
-        self.device = device_of(model)
-        super().__init__(model, *args, **kwargs)
+    def __init__(self, setup: Setup) -> None:
+        self.device = device_of(setup.model)
+        super().__init__(setup)
 
     def _load(self) -> tuple[AnyLoader, None]:
         """A loader over the training rows that draws on the device."""
-        batch_size, seed, _, _ = self._given
+        batch_size, seed = self.drawn.batch_size, self.seed
         seeds = torch.unique(self.rows["train"], sorted=True)
         if isinstance(self.x, SparseFeatures):
             self.x = self.x.to_dense()

@@ -8,7 +8,6 @@ batches at hand and, by their next use, of coming ones.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,17 +28,17 @@ from graphweft.storage.store import Store
 from graphweft.train.disk_counts import FromDisk
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.full_batch import evaluation
-from graphweft.train.macro import Macro, MacroRun
+from graphweft.train.macro import MacroRun
 from graphweft.train.metrics import Evaluation
 from graphweft.train.mini_batch import AnyLoader
 from graphweft.train.node_batches import NodeBatches
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.part_inference import PartInference
-from graphweft.train.samplers import AnySampler, fitting_fanouts
+from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.settle import Features
+from graphweft.train.setup import Setup
 from graphweft.train.stored_inference import StoredInference
 from graphweft.train.stored_needs import check_rows, predicted_bytes
-from graphweft.train.update import Update
 
 EVALUATION = 8  # one in so many bytes of the budget is for evaluation
 _SAMPLERS = ("neighbor", "layer", "saint-node", "saint-edge", "saint-walk")
@@ -76,9 +75,8 @@ class DiskNodeBatches(NodeBatches):
 class DiskBatches(FromDisk):
     """Trains a model on sampled neighbourhoods of nodes whose features are on disk.
 
-    Args: as for :class:`MiniBatch`, with a store as ``ds``, a name as ``sampler``, no ``macro``, and
-        memory: Bytes of the run.
-        scratch: Folder of temporary files.
+    Args:
+        setup: With a store as ``ds``, a name as ``sampler`` and no ``macro``.
 
     Attributes:
         inference: What evaluates.
@@ -88,22 +86,11 @@ class DiskBatches(FromDisk):
 
     ds: StoredGraph
 
-    def __init__(
-        self,
-        model: nn.Module,
-        ds: StoredGraph,
-        x: Features,
-        optimizer: torch.optim.Optimizer | Update,
-        fanouts: Any,
-        batch_size: int,
-        *given: Any,
-        macro: Macro | None = None,
-        sampler: str | AnySampler = "neighbor",
-        memory: int | str | None = None,
-        scratch: Path | None = None,
-        **own: Any,
-    ) -> None:
-        if macro is not None:
+    def __init__(self, setup: Setup) -> None:
+        model, ds, drawn, memory = setup.model, setup.ds, setup.drawn, setup.memory
+        assert isinstance(ds, StoredGraph)  # by which the kind was chosen
+        sampler = drawn.sampler
+        if drawn.macro is not None:
             raise ConfigError("macro cannot be combined with mode mini on a store; mode macro has groups of parts")
         check_typed_model(model, ds.store)
         if not isinstance(sampler, str) or sampler not in _SAMPLERS:
@@ -113,16 +100,15 @@ class DiskBatches(FromDisk):
         budget = memory_bytes(memory)
         evaluation_bytes = budget // EVALUATION
         if memory is not None and not ds.mapped:
-            check_rows(model, ds, fitting_fanouts(model, fanouts), batch_size, budget)
+            check_rows(model, ds, fitting_fanouts(model, drawn.fanouts), drawn.batch_size, budget)
         self._disk = tables_of(ds, budget, evaluation_bytes, ds.mapped)
-        self._scratch = scratch
-        self.inference = PartInference(model, ds.store, evaluation_bytes, 1, scratch)
-        own["sampler"] = sampler
-        super().__init__(model, ds, x, optimizer, fanouts, batch_size, *given, **own)
+        self._scratch = setup.scratch
+        self.inference = PartInference(model, ds.store, evaluation_bytes, 1, setup.scratch)
+        super().__init__(setup)
 
     def _load(self) -> tuple[AnyLoader, MacroRun | None]:
         """A loader over the training rows."""
-        batch_size, seed, _, prepare = self._given
+        batch_size, seed, prepare = self.drawn.batch_size, self.seed, self.drawn.prepare
         check_choice("prepare", prepare, PREPARE)
         seeds = torch.unique(self.rows["train"], sorted=True)
         subtasks = Subtasks(torch.get_num_threads()) if prepare == "subtasks" else None

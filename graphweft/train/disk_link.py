@@ -6,10 +6,9 @@ negatives, draws and updates are those of :class:`LinkTask`; rows of features co
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphweft.data.dataset import Dataset
 from graphweft.data.stored_graph import StoredGraph
@@ -20,8 +19,9 @@ from graphweft.nn.stack import Stack
 from graphweft.storage.memory_size import memory_bytes
 from graphweft.train.disk_batches import EVALUATION, check_mapped
 from graphweft.train.disk_counts import FromDisk
-from graphweft.train.link_task import LinkTask, check_stored_links
+from graphweft.train.link_task import LinkTask, check_link, check_stored_links
 from graphweft.train.settle import Features
+from graphweft.train.setup import Setup
 from graphweft.train.stored_inference import StoredInference
 from graphweft.train.tiles import Tiles
 
@@ -31,30 +31,25 @@ _EDGE_BYTES = 120  # of an edge: the training graph, known pairs, the edges to p
 class DiskLinkTask(LinkTask, FromDisk):
     """Trains on edges of a store whose features are on disk.
 
-    Args: as for :class:`LinkTask`, with a store as ``ds``, and
-        memory: Bytes for structure, pairs, rows of features, batches drawn ahead and evaluation.
-        scratch: Folder of temporary files.
+    Args:
+        setup: With a store as ``ds``; its ``memory`` is for structure, pairs, rows of features, batches drawn ahead and
+            evaluation.
 
     Raises: ConfigError for a typed store, a model that is no stack of layers, or too little memory.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        ds: StoredGraph,
-        *given: Any,
-        memory: int | str | None = None,
-        scratch: Path | None = None,
-        **own: Any,
-    ) -> None:
+    def __init__(self, setup: Setup) -> None:
+        model, ds = setup.model, setup.ds
+        assert isinstance(ds, StoredGraph)  # by which the kind was chosen
+        check_link(setup.drawn)
         check_stored_links(model, ds.store)
-        check_mapped(ds, memory)
-        budget = memory_bytes(memory)
+        check_mapped(ds, setup.memory)
+        budget = memory_bytes(setup.memory)
         self._evaluated_in = budget // EVALUATION
-        self._scratch = scratch
+        self._scratch = setup.scratch
         more = self._evaluated_in + _EDGE_BYTES * ds.store.num_edges
         self._disk = tables_of(ds, budget, more, ds.mapped)
-        super().__init__(model, ds, *given, **own)
+        super().__init__(setup)
 
     def _training(self, ds: Dataset, x: Features) -> tuple[Dataset, Any]:
         """The store, and tables over the training graph."""

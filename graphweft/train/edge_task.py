@@ -82,9 +82,9 @@ class EdgeTask(MiniBatch):
 
     def _load(self) -> tuple[Any, MacroRun | None]:
         """A loader over the training pairs."""
-        batch_size, seed, macro, prepare = self._given
-        for name, given, usual in (("macro", macro, None), ("prepare", prepare, "whole")):
-            if given != usual:
+        batch_size, seed = self.drawn.batch_size, self.seed
+        for name, usual in (("macro", None), ("prepare", "whole")):
+            if (given := getattr(self.drawn, name)) != usual:
                 raise ConfigError(f"{name}={given} cannot be combined with labels of edges; leave it out")
         self._call = _caller_of(self.model)
         check_pairs(self.model, self.ds)
@@ -150,7 +150,7 @@ class WholeEdgeTask(EdgeTask):
         check_pairs(self.model, self.ds)
         self._trained_on = torch.unique(self.rows["train"], sorted=True)
         count = self._trained_on.numel()
-        return _AtOnce(count, count, False, self._given[1], False, 0, None), None
+        return _AtOnce(count, count, False, self.seed, False, 0, None), None
 
     def _forward(self, batch: Any) -> Tensor:
         rows = self._label_rows(batch)

@@ -8,7 +8,6 @@ all models where there are no classes, hold edges out and are scored by them; th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -27,12 +26,10 @@ from graphweft.train.edge_data import EdgeData
 from graphweft.train.link_task import LinkTask
 from graphweft.train.metrics import Evaluation
 from graphweft.train.model_input import opened
-from graphweft.train.named_metrics import Metric
 from graphweft.train.node_batches import Tables
 from graphweft.train.options import UNSUPERVISED
 from graphweft.train.probe import probe
-from graphweft.train.settle import Features
-from graphweft.train.update import Update
+from graphweft.train.setup import Setup
 
 OWN_LOSS = (GAE, DGI, Node2Vec)
 _NAMED: dict[str, type[nn.Module]] = {"gae": GAE, "vgae": VGAE, "dgi": DGI, "node2vec": Node2Vec}
@@ -97,18 +94,8 @@ class EmbeddingTask(LinkTask):
     Raises: ConfigError for metrics where nothing is held out; DataError for a graph without edges to hold out.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        ds: Dataset,
-        x: Features,
-        optimizer: torch.optim.Optimizer | Update,
-        batch_size: int,
-        seed: int,
-        key: Callable[[int, int], int],
-        metrics: Sequence[Metric] = (),
-    ) -> None:
-        self.model, self.ds, self.optimizer, self.metrics = model, ds, optimizer, metrics
+    def _set_up(self, setup: Setup) -> None:
+        model, ds, seed = setup.model, setup.ds, setup.seed
         self._rows = _classes_of(ds)
         self.holds_out = isinstance(model, GAE) or self._rows is None
         graph = ds.graph
@@ -117,19 +104,19 @@ class EmbeddingTask(LinkTask):
             if self.split.val.shape[1] == 0 or self.split.test.shape[1] == 0:
                 raise DataError(f"{ds.name}: expected enough edges to hold some out, got {ds.num_edges}")
             graph = self.split.graph
-        elif metrics:
+        elif setup.metrics:
             raise ConfigError(
-                f"metrics={metrics[0].name} cannot be combined with {type(model).__name__}, scored by its embeddings"
+                f"metrics={setup.metrics[0].name} cannot be combined with {type(model).__name__}, scored by its "
+                "embeddings"
             )
         if isinstance(model, Node2Vec):
             model.graph = graph  # walks take no edge that is held out
-        self._tables = Tables(graph, x, ds.y, ds.train_idx)
+        self._tables = Tables(graph, setup.x, ds.y, ds.train_idx)
         self.fanouts = ()
         whole = not isinstance(model, Node2Vec)
-        self.loader: Any = _Turns(1 if whole else ds.num_nodes, 1 if whole else batch_size, seed)
+        self.loader: Any = _Turns(1 if whole else ds.num_nodes, 1 if whole else self.drawn.batch_size, seed)
         self._takes_seed = "seed" in inspect.signature(model.loss).parameters  # type: ignore[arg-type]
-        self.details: dict[str, float | None] = {}
-        self._key, self._seed, self._own = key, seed, None
+        self._score_pairs(setup)
         self._negative = NegativeSampler(self.split.known)
 
     @property

@@ -172,7 +172,7 @@ class GraphTask(MiniBatch):
 
     def _load(self) -> tuple[GraphLoader, MacroRun | None]:  # type: ignore[override]
         """A loader over the training graphs."""
-        batch_size, seed, _, prepare = self._given
+        batch_size, seed, prepare = self.drawn.batch_size, self.seed, self.drawn.prepare
         if prepare != "whole":
             raise ConfigError(f"prepare={prepare!r} cannot be combined with a set of graphs, which are taken whole")
         if isinstance(self.x, SparseFeatures):  # batches have few columns and many rows

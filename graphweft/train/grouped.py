@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,18 +33,16 @@ from graphweft.sample.stages import Parts
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.train.disk_batches import check_typed_model
 from graphweft.train.edge_data import EdgeData
-from graphweft.train.full_batch import evaluation, labelled
+from graphweft.train.full_batch import evaluation
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
 from graphweft.train.mini_batch import AnyLoader, MiniBatch
-from graphweft.train.named_metrics import Metric
 from graphweft.train.options import check_macro
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.settle import Features
+from graphweft.train.setup import Setup
 from graphweft.train.stored_needs import fit_groups, least_beside, least_told, predicted_bytes
-from graphweft.train.target import Target, target_of
-from graphweft.train.update import Update
 
 _NO_EDGES = ("edge_weight", "edge_features")
 
@@ -113,12 +110,9 @@ class OnGroups(MiniBatch):
 class Grouped(OnGroups):
     """Trains a model on batches drawn inside of groups of parts.
 
-    Args: as for :class:`MiniBatch`, but for
-        ds: A dataset, or one in a store.
-        macro: "parts:B/P", or ``Parts`` for a dataset in memory; None: as many parts of a store as fit into ``memory``.
-        memory: Of a store, bytes of the whole run; of data in memory those for the groups that are in memory at once.
-            None: for the groups of a store a quarter of the machine's memory.
-        scratch: Folder of temporary files.
+    Args:
+        setup: With "parts:B/P" or ``Parts`` for a dataset in memory as ``macro``; None: as many parts of a store as
+            fit. Without ``memory`` the groups of a store have a quarter of the machine's.
 
     Attributes:
         group: Parts of a group.
@@ -129,24 +123,8 @@ class Grouped(OnGroups):
     Raises: ConfigError for options that do not fit, MemoryBudgetError for too little memory.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        ds: Dataset,
-        x: Features,
-        optimizer: torch.optim.Optimizer | Update,
-        fanouts: Sequence[int] | None,
-        batch_size: int,
-        seed: int,
-        key: Callable[[int, int], int],
-        macro: Macro | None = None,
-        accumulate: int = 1,
-        memory: int | str | None = None,
-        scratch: Path | None = None,
-        target: Target | None = None,
-        metrics: Sequence[Metric] = (),
-    ) -> None:
-        self.model, self.ds, self.optimizer = model, ds, optimizer
+    def _set_up(self, setup: Setup) -> None:
+        model, ds, macro, memory = setup.model, setup.ds, setup.drawn.macro, setup.memory
         if isinstance(ds, StoredDataset):
             check_typed_model(model, ds.store)
         elif isinstance(model, TypedStack):
@@ -154,40 +132,37 @@ class Grouped(OnGroups):
                 f"mode: expected full or mini for {type(model).__name__} and data in memory, got 'macro'; "
                 "graphweft prepare makes a store"
             )
-        self._x = x
-        self.target, self.metrics = target or target_of(ds), metrics
-        self._take(labelled(ds))
-        self.fanouts = fitting_fanouts(model, fanouts)
+        self._x = setup.x
+        self._take_labels(setup)
+        self.fanouts = fitting_fanouts(model, setup.drawn.fanouts)
         hubs = 0 if macro is None or macro.hubs is None else memory_bytes(macro.hubs, "hubs")
         self.is_asked = _asked(macro) is not None
-        beside = _beside(model, ds, self.fanouts, batch_size, memory)
-        self._source, self._row_ids, self.group = _parts_of(ds, x, macro, memory, hubs, beside)
+        beside = _beside(model, ds, self.fanouts, setup.drawn.batch_size, memory)
+        self._source, self._row_ids, self.group = _parts_of(ds, setup.x, macro, memory, hubs, beside)
         self._inputs: tuple[Any, EdgeInputs | None] = (None, None)
         if hubs and (self._source.types is not None or self._source.has_weights):
             kind = "a typed graph" if self._source.types is not None else "weights of edges"
             raise ConfigError(f"macro: hubs cannot be combined with {kind}")
         self.hubs = self._pinned(hubs) if hubs else None
-        self._drawn = batch_size, seed, 1 if macro is None else macro.reuse, 0 if macro is None else macro.keep
+        self._reuse, self._keep = (1, 0) if macro is None else (macro.reuse, macro.keep)
         self._seen = (0, 0, 0.0, 0.0)
         self.loader, self.macro = self._load()
-        self._key = key
-        self._accumulate = accumulate
         self._labels = ds.y[:0]
         budget = memory_bytes(memory) if memory is not None or isinstance(ds, StoredDataset) else 1 << 30
         assert isinstance(self.loader, GroupLoader)  # as loaded
         source = self.loader.source  # with the parts that stay in memory
-        self.inference = PartInference(model, source, budget - kept_bytes(source, self._drawn[3]), self.group, scratch)
+        room = budget - kept_bytes(source, self._keep)
+        self.inference = PartInference(model, source, room, self.group, setup.scratch)
 
     def _load(self) -> tuple[AnyLoader, MacroRun | None]:
         """The loader over the training rows."""
-        batch_size, seed, reuse, keep = self._drawn
         seeds = torch.unique(self._row_ids[self.rows["train"]], sorted=True)
         loader = GroupLoader(
-            *(self._source, seeds, self.fanouts, batch_size, True, seed),
+            *(self._source, seeds, self.fanouts, self.drawn.batch_size, True, self.seed),
             count=self.group,
             hubs=self.hubs,
-            reuse=reuse,
-            keep=keep,
+            reuse=self._reuse,
+            keep=self._keep,
         )
         return loader, None
 
@@ -271,10 +246,10 @@ class Grouped(OnGroups):
         drawn = {"drawn": list(self.fanouts), "batch_size": self.loader.batch_size}
         if self.hubs is not None:
             drawn["hubs"] = len(self.hubs.ids)
-        if self._drawn[2] > 1:
-            drawn["reuse"] = self._drawn[2]
-        if self._drawn[3]:
-            drawn["keep"] = self._drawn[3]
+        if self._reuse > 1:
+            drawn["reuse"] = self._reuse
+        if self._keep:
+            drawn["keep"] = self._keep
         return {**drawn, **accumulated, "group": f"{self.group}/{parts}", **stored}
 
     def _train_on(self, batch: Batch | PreparedBatch) -> Tensor:

@@ -7,9 +7,8 @@ neighbours in the training graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,16 +26,14 @@ from graphweft.nn.stack import Stack
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.store import Store
 from graphweft.train.grouped import OnGroups
-from graphweft.train.link_task import MOST_SCORED, LinkTask, check_stored_links
+from graphweft.train.link_task import MOST_SCORED, LinkTask, check_link, check_stored_links
 from graphweft.train.macro import Macro
 from graphweft.train.metrics import Evaluation
-from graphweft.train.named_metrics import Metric
 from graphweft.train.options import check_macro
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
-from graphweft.train.settle import Features
+from graphweft.train.setup import Setup
 from graphweft.train.stored_needs import least_beside_links, least_told, link_outputs
-from graphweft.train.update import Update
 
 _TURNS = 64  # of drawing, before pairs without an edge are taken to be too few
 
@@ -44,47 +41,30 @@ _TURNS = 64  # of drawing, before pairs without an edge are taken to be too few
 class GroupedLinks(OnGroups, LinkTask):
     """Trains on edges inside of groups of parts.
 
-    Args: as for :class:`LinkTask`, with a store as ``ds``, and
-        macro: "parts:B/P"; None: as many parts as fit into ``memory``.
-        memory: Bytes of the whole run; None: groups have half of a quarter of the machine's memory.
-        scratch: Folder of temporary files.
+    Args:
+        setup: With a store as ``ds`` and "parts:B/P" as ``macro``; None: as many parts as fit into ``memory``. Without
+            ``memory`` groups have half of a quarter of the machine's.
 
     Raises: ConfigError for options that do not fit, or too little memory; DataError without edges to hold out.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        ds: StoredDataset,
-        x: Features,
-        optimizer: torch.optim.Optimizer | Update,
-        fanouts: Sequence[int] | None,
-        batch_size: int,
-        seed: int,
-        key: Callable[[int, int], int],
-        loss: Any = None,
-        metrics: Sequence[Metric] = (),
-        macro: Macro | None = None,
-        memory: int | str | None = None,
-        scratch: Path | None = None,
-    ) -> None:
-        self.model, self.optimizer, self.metrics, self.ds = model, optimizer, metrics, ds
-        given, self._x = _checked(model, ds), x
+    def _set_up(self, setup: Setup) -> None:
+        model, ds, macro, memory = setup.model, setup.ds, setup.drawn.macro, setup.memory
+        check_link(setup.drawn._replace(macro=None))
+        given, self._x = _checked(model, ds), setup.x
         assert isinstance(model, Stack)  # as was checked
-        self._own = loss if callable(loss) else None
-        self._source, keep = given, 0 if macro is None else macro.keep
-        self.fanouts = fitting_fanouts(model, fanouts)
-        beside = partial(least_beside_links, model, given, self.fanouts, batch_size)
+        self._source, self._keep, self.hubs = given, 0 if macro is None else macro.keep, None
+        self.fanouts = fitting_fanouts(model, setup.drawn.fanouts)
+        beside = partial(least_beside_links, model, given, self.fanouts, setup.drawn.batch_size)
         self.group, self.is_asked = _count(given, macro, memory, beside), macro is not None and macro.stages is not None
-        self._drawn, self.hubs = (batch_size, keep), None
-        self.details, self._key, self._seed = {}, key, seed
+        self._score_pairs(setup)
         self.loader: Any = self._load()
         self.store: Any = self.loader.source  # with the parts that stay in memory
-        source = TrainingParts(self.store, seed)
-        budget = memory_bytes(memory) - kept_bytes(self.store, keep)
-        self.inference = PartInference(model, source, budget, self.group, scratch)
+        source = TrainingParts(self.store, setup.seed)
+        budget = memory_bytes(memory) - kept_bytes(self.store, self._keep)
+        self.inference = PartInference(model, source, budget, self.group, setup.scratch)
         self._names = torch.cat([given.node_ids(number) for number in range(len(given))])
-        held = [self._names[pairs] for pairs in _held_out(given, seed)]
+        held = [self._names[pairs] for pairs in _held_out(given, setup.seed)]
         if min(pairs.shape[1] for pairs in held) == 0:
             raise DataError(f"{ds.name}: expected enough edges to hold some out, got {ds.num_edges}")
         self.split: Any = SimpleNamespace(val=held[0], test=held[1])
@@ -92,8 +72,8 @@ class GroupedLinks(OnGroups, LinkTask):
 
     def _load(self) -> Any:
         """The loader over the edges inside of groups."""
-        batch_size, keep = self._drawn
-        return LinkGroupLoader(self._source, self.fanouts, batch_size, True, self._seed, count=self.group, keep=keep)
+        drawn = (self.fanouts, self.drawn.batch_size, True, self.seed)
+        return LinkGroupLoader(self._source, *drawn, count=self.group, keep=self._keep)
 
     def regroup(self, count: int) -> None:
         """Groups of so many parts from now on; before the first epoch."""

@@ -7,7 +7,6 @@ are evaluated from all neighbours in the training graph, so messages never pass 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,12 +26,12 @@ from graphweft.train.edge_data import EdgeData
 from graphweft.train.link_metrics import average_precision, hits_at, mrr, roc_auc
 from graphweft.train.metrics import Evaluation, binary_cross_entropy
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.named_metrics import Metric, measured
+from graphweft.train.named_metrics import measured
 from graphweft.train.node_batches import Tables
 from graphweft.train.own_loss import called, named
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.settle import Features
-from graphweft.train.update import Update
+from graphweft.train.setup import Drawn, Setup
 
 HITS_AT = 10
 RANKED_AMONG = 100  # destinations that are drawn for every held-out edge
@@ -51,30 +50,22 @@ class LinkTask(MiniBatch):
     Raises: ConfigError for fan-outs that do not fit the model, DataError for a graph without edges to hold out.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        ds: Dataset,
-        x: Features,
-        optimizer: torch.optim.Optimizer | Update,
-        fanouts: Sequence[int] | None,
-        batch_size: int,
-        seed: int,
-        key: Callable[[int, int], int],
-        loss: Any = None,
-        metrics: Sequence[Metric] = (),
-    ) -> None:
-        self.split = split_links(ds.graph, seed=seed)
+    def _set_up(self, setup: Setup) -> None:
+        check_link(setup.drawn)
+        ds = setup.ds
+        self.split = split_links(ds.graph, seed=setup.seed)
         if self.split.val.shape[1] == 0 or self.split.test.shape[1] == 0:
             raise DataError(f"{ds.name}: expected enough edges to hold some out, got {ds.num_edges}")
-        self.model, self.optimizer, self.metrics = model, optimizer, metrics
-        self._own = loss if callable(loss) else None
-        self.ds, self._tables = self._training(ds, x)
-        self.fanouts = fitting_fanouts(model, fanouts)
-        self.loader = self._loader(batch_size, seed)
-        self.details: dict[str, float | None] = {}  # of the last evaluation
-        self._key, self._seed = key, seed
+        self._score_pairs(setup)
+        self.ds, self._tables = self._training(ds, setup.x)
+        self.fanouts = fitting_fanouts(setup.model, self.drawn.fanouts)
+        self.loader = self._loader(self.drawn.batch_size, self.seed)
         self._negative = NegativeSampler(self.split.known)
+
+    def _score_pairs(self, setup: Setup) -> None:
+        """How pairs are scored: by the user's loss where there is one."""
+        self._own = setup.loss if callable(setup.loss) else None
+        self.details: dict[str, float | None] = {}  # of the last evaluation
 
     def _training(self, ds: Dataset, x: Features) -> tuple[Dataset, Any]:
         """The dataset over the training graph, and what batches are made from."""
@@ -105,7 +96,7 @@ class LinkTask(MiniBatch):
         val_loss = None
         for name, pairs in (("val", self.split.val), ("test", self.split.test)):
             src, dst = pairs[:, :MOST_SCORED]
-            key: dict[str, Any] = {"seed": self._seed, "stage": _STAGES[name]}
+            key: dict[str, Any] = {"seed": self.seed, "stage": _STAGES[name]}
             positive = dots(h, src, dst)
             negative = dots(h, *self._negative.pairs(torch.arange(src.numel()), **key))
             others = self._negative.tails(src, RANKED_AMONG, **key)
@@ -155,6 +146,12 @@ class LinkTask(MiniBatch):
         with span("backward", "backward"):
             (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
+
+
+def check_link(drawn: Drawn) -> None:
+    """Raises: ConfigError for options that link prediction does not have."""
+    if drawn.macro is not None or drawn.accumulate > 1 or drawn.sampler != "neighbor" or drawn.prepare != "whole":
+        raise ConfigError("task='link' cannot be combined with macro, accumulate, sampler or prepare")
 
 
 def check_stored_links(model: nn.Module, store: Store) -> None:

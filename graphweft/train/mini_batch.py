@@ -22,7 +22,7 @@ from graphweft._draws import call_key, keyed
 from graphweft._errors import ConfigError, ShapeError
 from graphweft._memory import POOL
 from graphweft._trace import span
-from graphweft.data.dataset import Dataset, Part
+from graphweft.data.dataset import Part
 from graphweft.data.graph_samples import GRAPH_ID
 from graphweft.interop.pyg_model import PyGModel
 from graphweft.loader.batch import Batch
@@ -50,9 +50,8 @@ from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
 from graphweft.train.full_batch import evaluation, is_other, is_plain, labelled
 from graphweft.train.half_features import HalfFeatures, stores_half
 from graphweft.train.inference import USUAL_TILE, by_subgraphs, infer
-from graphweft.train.macro import Macro, MacroRun
+from graphweft.train.macro import MacroRun
 from graphweft.train.metrics import Evaluation
-from graphweft.train.named_metrics import Metric
 from graphweft.train.needs import RunBudget
 from graphweft.train.node_batches import NodeBatches, Tables
 from graphweft.train.options import PREPARE, check_choice
@@ -60,7 +59,8 @@ from graphweft.train.record import GUARDED
 from graphweft.train.replayed import Replays, StepParts
 from graphweft.train.samplers import AnySampler, sampler_of
 from graphweft.train.settle import Features
-from graphweft.train.target import Target, target_of
+from graphweft.train.setup import Setup
+from graphweft.train.target import target_of
 from graphweft.train.update import Update
 
 AnyLoader = Loader | LinkLoader | GroupLoader
@@ -80,22 +80,7 @@ class MiniBatch(Steps):
     the whole graph, but for ShaDow, whose models see nothing but the subgraphs of nodes.
 
     Args:
-        model: The model.
-        ds: The dataset.
-        x: Its features in the layout that was chosen.
-        optimizer: Steps once a batch.
-        fanouts: In-edges a node draws, from the seeds outwards, one number a layer; None: 15, 10, 5, then 5.
-        batch_size: Training nodes of a batch; draws of a GraphSAINT sampler, parts of a cluster sampler, graphs of
-            a :class:`GraphSampler`.
-        seed: Keys order and draws.
-        key: (epoch, place of the batch) -> seed of torch's draws in that step.
-        macro: How macro-batches are made; None: every batch is drawn from the whole graph.
-        accumulate: Batches whose gradients make one update, each weighing as much as it has seeds.
-        sampler: A name of :data:`SAMPLERS`, or a sampler over the dataset's graph.
-        prepare: "whole": a batch is one thread's work; "subtasks": see :class:`gw.schedule.Subtasks`, of which one may
-            be given; with a tier, rows of batches move there and layers run there.
-        target: How labels are trained on; None: by the usual loss of ``ds``.
-        metrics: What is measured beside the score.
+        setup: Model, data and options; of the base class all but those of stores, ranks and other places.
 
     Raises: ConfigError for fan-outs that do not fit the model.
     """
@@ -109,35 +94,25 @@ class MiniBatch(Steps):
     half: HalfFeatures | None = None  # of the features that batches read
     budget: RunBudget | None = None
     device = torch.device("cpu")  # where the model is, as far as batches are compiled
+    _compiled_for: tuple[object, ...] = ()
     _choice: Choice | None = None  # of what is open in a batch's program; None: as usual
     replays: Replays | None = None  # of steps that were written down; None: every batch runs as it comes
-    _accumulate = 1
     _sum, _count = 0.0, 0  # of losses of the epoch under way
     _unread: tuple[Callable[[], float], int] | None = None  # a loss that is not among them yet, and its share
     _pending = _seeds_pending = 0  # batches, and their seeds, whose gradients wait for an update
 
-    def __init__(
-        self,
-        model: nn.Module,
-        ds: Dataset,
-        x: Features,
-        optimizer: torch.optim.Optimizer | Update,
-        fanouts: Sequence[int] | None,
-        batch_size: int,
-        seed: int,
-        key: Callable[[int, int], int],
-        macro: Macro | None = None,
-        accumulate: int = 1,
-        sampler: str | AnySampler = "neighbor",
-        prepare: str | Subtasks = "whole",
-        target: Target | None = None,
-        metrics: Sequence[Metric] = (),
-    ) -> None:
-        self.model, self.ds, self.optimizer = model, ds, optimizer
-        self._tables = Tables(ds.graph, x, ds.y, ds.train_idx)
-        self.target, self.metrics = target or target_of(ds), metrics
-        self._take(labelled(ds))
-        self.sampler = self._sampler_of(sampler, fanouts)
+    def __init__(self, setup: Setup) -> None:
+        self.model, self.ds, self.optimizer, self.metrics = setup.model, setup.ds, setup.optimizer, setup.metrics
+        self.drawn, self.seed, self._key = setup.drawn, setup.seed, setup.key
+        self._accumulate = setup.drawn.accumulate
+        self._set_up(setup)
+
+    def _set_up(self, setup: Setup) -> None:
+        """Takes up the data, and makes the loader; tasks whose rows are no nodes with labels have their own way."""
+        ds, macro, prepare = setup.ds, self.drawn.macro, self.drawn.prepare
+        self._tables = Tables(ds.graph, setup.x, ds.y, ds.train_idx)
+        self._take_labels(setup)
+        self.sampler = self._sampler_of(self.drawn.sampler, self.drawn.fanouts)
         self.fanouts = self.sampler.fanouts if isinstance(self.sampler, NeighborSampler) else ()
         if not isinstance(prepare, Subtasks):
             check_choice("prepare", prepare, PREPARE)
@@ -146,11 +121,12 @@ class MiniBatch(Steps):
         if macro is not None and not self.fanouts:
             what = "a set of graphs" if self.sampler is None else "a sampler other than neighbor"
             raise ConfigError(f"macro cannot be combined with {what}")
-        self._given = batch_size, seed, macro, prepare
         self.loader, self.macro = self._load()
-        self._key = key
-        self._accumulate = accumulate
-        self._compiled_for: tuple[object, ...] = ()
+
+    def _take_labels(self, setup: Setup) -> None:
+        """How labels are trained on, and which rows of them count."""
+        self.target = setup.target or target_of(setup.ds)
+        self._take(labelled(setup.ds))
 
     def _sampler_of(self, sampler: str | AnySampler, fanouts: Sequence[int] | None) -> AnySampler | None:
         """What draws the batches."""
@@ -177,7 +153,7 @@ class MiniBatch(Steps):
 
     def _load(self) -> tuple[AnyLoader, MacroRun | None]:
         """A loader over the training rows, and what surrounds macro-batches where there are some."""
-        batch_size, seed, macro, prepare = self._given
+        batch_size, seed, macro, prepare = self.drawn.batch_size, self.seed, self.drawn.macro, self.drawn.prepare
         seeds = torch.unique(self.rows["train"], sorted=True)
         if macro is not None:
             nested = MultistageLoader(

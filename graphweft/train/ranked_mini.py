@@ -35,6 +35,7 @@ from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.node_batches import NodeBatches
 from graphweft.train.ranked_gradients import GradientRows, check_model, conflict
 from graphweft.train.row_probe import check_rows_apart
+from graphweft.train.setup import Setup
 
 _LEAST_TILES = 8  # of an evaluation, so that the work of small graphs is shared, too
 _STRIDE = 0x9E3779B97F4A7C15  # between the keys of slices
@@ -127,8 +128,13 @@ class _Drawing:
 class OverRanks(MiniBatch):
     """Steps whose batches are :class:`SharedBatch`, on all ranks together."""
 
-    ranks: Ranks
     bytes_of_epoch = 0
+
+    def __init__(self, setup: Setup) -> None:
+        assert setup.ranks is not None  # by which the kind was chosen
+        self.ranks = setup.ranks
+        check_model(self.ranks, setup.model)
+        super().__init__(setup)
 
     def use(self, edge_data: EdgeData) -> None:
         """As one process. Raises: ConfigError for a model whose rows depend on who else is in a batch."""
@@ -185,22 +191,17 @@ class OverRanks(MiniBatch):
 
 
 class RankedMiniBatch(OverRanks):
-    """Mini-batches over ranks; arguments as :class:`MiniBatch`, and the ranks first.
+    """Mini-batches over ranks.
 
     Raises: ConfigError for what cannot be shared yet.
     """
 
-    def __init__(self, ranks: Ranks, model: nn.Module, *arguments: Any, **options: Any) -> None:
-        self.ranks = ranks
-        check_model(ranks, model)
-        super().__init__(model, *arguments, **options)
-
     def _load(self) -> tuple[Loader | LinkLoader, MacroRun | None]:
-        batch_size, seed, macro, prepare = self._given
-        if macro is not None:
+        batch_size, seed = self.drawn.batch_size, self.seed
+        if self.drawn.macro is not None:
             raise conflict(self.ranks, "macro", "no macro-batches")
-        if prepare != "whole":
-            raise conflict(self.ranks, f"prepare={prepare}", "prepare='whole'")
+        if self.drawn.prepare != "whole":
+            raise conflict(self.ranks, f"prepare={self.drawn.prepare}", "prepare='whole'")
         if not isinstance(self.sampler, NeighborSampler):
             raise conflict(self.ranks, f"sampler={type(self.sampler).__name__}", "sampler='neighbor'")
         seeds = torch.unique(self.rows["train"], sorted=True)
@@ -243,12 +244,7 @@ class SharedLinks(LinkLoader):
 
 
 class RankedLinkTask(OverRanks, LinkTask):
-    """Link prediction over ranks; arguments as :class:`LinkTask`, and the ranks first."""
-
-    def __init__(self, ranks: Ranks, model: nn.Module, *arguments: Any, **options: Any) -> None:
-        self.ranks = ranks
-        check_model(ranks, model)
-        LinkTask.__init__(self, model, *arguments, **options)
+    """Link prediction over ranks."""
 
     def _loader(self, batch_size: int, seed: int, made: type[LinkLoader] = SharedLinks) -> LinkLoader:
         loader = super()._loader(batch_size, seed, made)

@@ -40,6 +40,7 @@ from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.node_batches import NodeBatches
+from graphweft.train.setup import Setup
 from graphweft.train.update import Update
 
 _MEASURED, _WARM, _REHEARSED = 20, 5, 60  # batches, at most
@@ -50,9 +51,7 @@ class ScheduledMiniBatch(MiniBatch):
     """As :class:`MiniBatch`, trained at the place of ``schedule``.
 
     Args:
-        schedule: The place, and who prepares batches.
-        args: As for :class:`MiniBatch`.
-        kwargs: Likewise.
+        setup: With a schedule: the place, and who prepares batches.
 
     Raises: ConfigError for options that only the CPU has.
     """
@@ -60,17 +59,17 @@ class ScheduledMiniBatch(MiniBatch):
     stores_half = False  # both places read the features of the dataset
     tried_as = "as times vary, tried on some batches"
 
-    def __init__(self, schedule: Schedule, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        names = ("model", "ds", "x", "optimizer", "fanouts", "batch_size", "seed", "key", "macro", "accumulate")
-        given = {**dict(zip((*names, "sampler", "prepare"), args, strict=False)), **kwargs}
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        schedule = setup.drawn.schedule
+        assert isinstance(schedule, Schedule)  # by which the kind was chosen
         for name, usual in (("macro", None), ("accumulate", 1), ("prepare", "whole")):
-            if given.get(name, usual) != usual:
+            if getattr(self.drawn, name) != usual:
                 assert schedule.place is not None  # as_schedule found one
                 raise ConfigError(f"{name} cannot be combined with device={schedule.place.name}")
         self._place = schedule
-        self._sent = {name: given[name] for name in ("model", "ds", "fanouts", "batch_size", "seed")}
-        self._sent |= {"update": given["optimizer"], "sampler": given.get("sampler", "neighbor"), "target": self.target}
+        self._sent = {name: getattr(setup, name) for name in ("model", "ds", "optimizer", "seed")}
+        self._sent |= {"drawn": self.drawn._replace(schedule="auto"), "target": self.target}
         self._opened: Opened | None = None
         self._operators = Operators()
         self.plan: Plan | None = schedule.share if isinstance(schedule.share, Plan) else _SIDES.get(schedule.share)
@@ -259,10 +258,9 @@ class DeviceWork:
     def __init__(self, given: dict[str, Any]) -> None:
         self._config = given["config"]
         self._key = partial(batch_key, given["seed"])
-        ds, drawn = given["ds"], (given["fanouts"], given["batch_size"], given["seed"])
-        more = {"sampler": given["sampler"], "target": given["target"]}
-        self._steps = MiniBatch(given["model"], ds, given["x"], given["update"], *drawn, self._key, **more)
         weight, attr, compiled = given["edges"]
+        own = {name: item for name, item in given.items() if name not in ("config", "edges")}
+        self._steps = MiniBatch(Setup(**own, key=self._key))
         if weight is not None or attr is not None:
             self._steps.use(EdgeData(EdgeInputs(weight, attr, fixed=True), compiled))
         with self._within():

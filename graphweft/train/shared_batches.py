@@ -26,7 +26,6 @@ from graphweft.graph.placed import send_forms
 from graphweft.runtime.staged import StagedPlan
 from graphweft.runtime.targets import target_of
 from graphweft.schedule.feedback import choose
-from graphweft.schedule.places import Schedule
 from graphweft.schedule.profiler import Profiler
 from graphweft.schedule.run import Executor
 from graphweft.schedule.split import USUAL_BUFFER, Plan
@@ -35,6 +34,7 @@ from graphweft.train.device_batches import DeviceMiniBatch
 from graphweft.train.mini_batch import AnyLoader, MiniBatch
 from graphweft.train.node_batches import NodeBatches
 from graphweft.train.scheduled import ScheduledMiniBatch, put_state, state_of
+from graphweft.train.setup import Setup
 
 _MEASURED, _WARM, _TRIED = 8, 4, 30  # batches, at most
 _FEW = 8  # batches of an epoch that are not worth measuring
@@ -67,9 +67,7 @@ class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
     """As :class:`DeviceMiniBatch`; the CPU prepares some of its batches.
 
     Args:
-        schedule: The device as a place, and who prepares batches.
-        args: As for :class:`DeviceMiniBatch`.
-        kwargs: Likewise.
+        setup: With a schedule whose place is the device.
 
     Raises: ConfigError for options and samplers that only the CPU has.
     """
@@ -77,8 +75,8 @@ class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
     stores_half = True  # as on the device alone
     tried_as = "tried on some batches"
 
-    def __init__(self, schedule: Schedule, *args: Any, **kwargs: Any) -> None:
-        super().__init__(schedule, *args, **kwargs)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         target = target_of(self.device)
         self._later, self._send = target.later, target.sender(self.device)
         self._over: Callable[[Tensor], float] = float
@@ -87,7 +85,7 @@ class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
     def _load(self) -> tuple[AnyLoader, None]:
         """The loader that draws on the device, and beside it one of the same batches on the CPU."""
         loader, _ = DeviceMiniBatch._load(self)
-        batch_size, seed, _, _ = self._given
+        batch_size, seed = self.drawn.batch_size, self.seed
         assert isinstance(loader, NodeBatches)  # as loaders of a device are
         self._by_cpu = DrawnByCpu(self._tables, loader.seeds, None, batch_size, True, seed, sampler=self.sampler)
         return loader, None

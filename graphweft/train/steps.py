@@ -27,7 +27,6 @@ from graphweft.runtime.machine import Machine
 from graphweft.runtime.targets import target_of
 from graphweft.schedule.known_places import as_schedule, holds_model
 from graphweft.schedule.places import Schedule
-from graphweft.schedule.subtasks import Subtasks
 from graphweft.train import spec
 from graphweft.train.chosen import Loop
 from graphweft.train.device import device_of
@@ -43,8 +42,8 @@ from graphweft.train.full_batch import FullBatch, features_of, is_plain
 from graphweft.train.graph_task import GraphTask
 from graphweft.train.grouped import Grouped, check_macro_run
 from graphweft.train.grouped_links import GroupedLinks
-from graphweft.train.link_task import LinkTask
-from graphweft.train.macro import Macro, as_macro
+from graphweft.train.link_task import LinkTask, check_link
+from graphweft.train.macro import as_macro
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.mini_needs import fit_into
 from graphweft.train.needs import RunBudget, base_needs, most_bytes
@@ -56,8 +55,8 @@ from graphweft.train.promise import Promise
 from graphweft.train.ranked_full import RankedFullBatch
 from graphweft.train.ranked_mini import RankedLinkTask, RankedMiniBatch
 from graphweft.train.replayed import Replays
-from graphweft.train.samplers import AnySampler
 from graphweft.train.scheduled import ScheduledMiniBatch, where
+from graphweft.train.setup import Drawn, Setup
 from graphweft.train.shared_batches import SharedMiniBatch
 from graphweft.train.stored_needs import fit_groups, fit_rows
 from graphweft.train.strategies import full_strategy, mini_strategy, statistics_of, unlimited, works_of
@@ -68,19 +67,6 @@ _KINDS: dict[str, type[MiniBatch]] = {**dict.fromkeys(GRAPH_TASKS, GraphTask), *
 
 PLANNED = ("full", "mini")  # simpler ones first
 Keys = tuple[int, Callable[[int, int], int]]
-
-
-class Drawn(NamedTuple):
-    """How batches are made; see the keywords of :class:`gw.Trainer`."""
-
-    fanouts: tuple[int, ...] | None
-    batch_size: int
-    macro: Macro | None
-    accumulate: int
-    sampler: str | AnySampler
-    prepare: str | Subtasks
-    schedule: str | Schedule = "auto"
-    cuda_graphs: str = "auto"
 
 
 USUALLY_DRAWN = Drawn(**spec.USUALLY_DRAWN)
@@ -300,54 +286,57 @@ def sampled(
     """
     check_given(spec.TrainSpec, {"batch_size": drawn.batch_size, "accumulate": drawn.accumulate})
     loop = given.loop
-    model = given.model if given.task == "unsupervised" else adapted(given.model)
-    data = (given.ds, features_of(given.ds), given.update)
-    keys = (seed, key)
-    own: dict[str, Any] = {"target": loop.target, "metrics": loop.metrics}
-    batch: MiniBatch
-    if isinstance(drawn.schedule, Schedule) and not holds_model(drawn.schedule.place):
-        return _scheduled(given._replace(model=model), drawn, drawn.schedule, keys)
-    if draws_on_device(model):
-        return _on_device(given._replace(model=model), drawn, memory, keys)
-    if isinstance(drawn.schedule, Schedule):
-        raise ConfigError(f"{_named(drawn.schedule)} cannot be combined with a model on {device_of(model)}")
-    if given.task == "unsupervised":
-        _check_without_labels(drawn)
-        return EmbeddingTask(given.model, *data, drawn.batch_size, *keys, loop.metrics)
-    if isinstance(given.ds, StoredGraph):
-        _check_stored(given)
-        own |= {"memory": memory, "scratch": scratch}
-        if given.task == "link":
-            _check_link(drawn)
-            own = {"loss": loop.chosen.loss, "metrics": loop.metrics, "memory": memory, "scratch": scratch}
-            of_links: Callable[..., MiniBatch] = DiskLinkTask
-            batch = of_links(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
-        else:
-            on_disk: Callable[..., MiniBatch] = DiskBatches
-            own |= {name: getattr(drawn, name) for name in ("macro", "accumulate", "sampler", "prepare")}
-            batch = on_disk(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
-    elif given.task == "link" and given.mode == "macro":
-        _check_link(drawn._replace(macro=None))
-        own = {"loss": loop.chosen.loss, "metrics": loop.metrics, "macro": drawn.macro, "memory": memory}
-        grouped: Callable[..., MiniBatch] = GroupedLinks
-        batch = grouped(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own, scratch=scratch)
-    elif given.task == "link":
-        _check_link(drawn)
-        own = {"loss": loop.chosen.loss, "metrics": loop.metrics}
-        linked: Callable[..., LinkTask] = partial(RankedLinkTask, given.ranks) if given.ranks.is_shared else LinkTask
-        batch = linked(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
-    elif given.mode == "macro":
-        check_macro_run(given.ds, given.task, drawn.sampler, drawn.prepare, given.edges.inputs is not None)
-        own |= {"memory": memory, "scratch": scratch}
-        drawing = (drawn.fanouts, drawn.batch_size)
-        batch = Grouped(model, *data, *drawing, *keys, drawn.macro, drawn.accumulate, **own)
-    else:
-        kind = WholeEdgeTask if given.mode == "full" else _KINDS.get(given.task, MiniBatch)
-        made: Callable[..., MiniBatch] = kind
-        made = partial(RankedMiniBatch, given.ranks) if given.ranks.is_shared else made
-        batch = made(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
+    given = given._replace(model=given.model if given.task == "unsupervised" else adapted(given.model))
+    kind = _kind_of(given, drawn, memory)
+    setup = Setup(
+        given.model,
+        given.ds,
+        features_of(given.ds),
+        given.update,
+        drawn,
+        seed,
+        key,
+        target=loop.target,
+        loss=loop.chosen.loss,
+        metrics=loop.metrics,
+        memory=memory,
+        scratch=scratch,
+        ranks=given.ranks if given.ranks.is_shared else None,
+    )
+    batch = kind(setup)
     batch.use(given.edges)
     return batch
+
+
+def _kind_of(given: Given, drawn: Drawn, memory: Any) -> type[MiniBatch]:
+    """What takes the steps: by place, then by where the data are, then by task and mode.
+
+    Raises: ConfigError for tasks, data and options that it does not have.
+    """
+    linked = given.task == "link"
+    if isinstance(drawn.schedule, Schedule) and not holds_model(drawn.schedule.place):
+        _check_apart(given, drawn.schedule)
+        return ScheduledMiniBatch
+    if draws_on_device(given.model):
+        return _kind_on_device(given, drawn, memory)
+    if isinstance(drawn.schedule, Schedule):
+        raise ConfigError(f"{_named(drawn.schedule)} cannot be combined with a model on {device_of(given.model)}")
+    if given.task == "unsupervised":
+        _check_without_labels(drawn)
+        return EmbeddingTask
+    if isinstance(given.ds, StoredGraph):
+        _check_stored(given)
+        return DiskLinkTask if linked else DiskBatches
+    if given.mode == "macro":
+        if linked:
+            return GroupedLinks
+        check_macro_run(given.ds, given.task, drawn.sampler, drawn.prepare, given.edges.inputs is not None)
+        return Grouped
+    if linked:
+        return RankedLinkTask if given.ranks.is_shared else LinkTask
+    if given.ranks.is_shared:
+        return RankedMiniBatch
+    return WholeEdgeTask if given.mode == "full" else _KINDS.get(given.task, MiniBatch)
 
 
 def _check_without_labels(drawn: Drawn) -> None:
@@ -365,31 +354,17 @@ def _check_stored(given: Given) -> None:
         raise ConfigError(f"{what} cannot be combined with a store; gw.load(path) reads it into memory")
 
 
-def _on_device(given: Given, drawn: Drawn, memory: Any, keys: Keys) -> MiniBatch:
-    """Steps where the model is. Raises: ConfigError for tasks, data and options that only the CPU has."""
+def _kind_on_device(given: Given, drawn: Drawn, memory: Any) -> type[MiniBatch]:
+    """What takes steps where the model is. Raises: ConfigError for tasks, data and options that only the CPU has."""
     check_drawn_there(given, drawn)
+    schedule = drawn.schedule if isinstance(drawn.schedule, Schedule) else None
     if given.task == "link":
-        return _links_on_device(given, drawn, keys)
-    there: Callable[..., MiniBatch] = DeviceMiniBatch
-    if isinstance(drawn.schedule, Schedule) and _is_shared_out(drawn.schedule, drawn, memory):
-        there = partial(SharedMiniBatch, drawn.schedule)
-    data = (given.model, given.ds, features_of(given.ds), given.update)
-    own: dict[str, Any] = {"target": given.loop.target, "metrics": given.loop.metrics}
-    batch = there(*data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
-    batch.use(given.edges)
-    return batch
-
-
-def _links_on_device(given: Given, drawn: Drawn, keys: Keys) -> MiniBatch:
-    """Link prediction there, whose batches the CPU draws. Raises: ConfigError for options that it does not have."""
-    _check_link(drawn)
-    if isinstance(drawn.schedule, Schedule) and drawn.schedule.share not in ("auto", "cpu"):
-        raise ConfigError(f"task='link' cannot be combined with schedule={drawn.schedule.share}")
-    data = (given.model, given.ds, features_of(given.ds), given.update)
-    own: dict[str, Any] = {"loss": given.loop.chosen.loss, "metrics": given.loop.metrics}
-    batch = DeviceLinkTask(*data, drawn.fanouts, drawn.batch_size, *keys, **own)
-    batch.use(given.edges)
-    return batch
+        check_link(drawn)
+        if schedule is not None and schedule.share not in ("auto", "cpu"):
+            raise ConfigError(f"task='link' cannot be combined with schedule={schedule.share}")
+        return DeviceLinkTask
+    shared = schedule is not None and _is_shared_out(schedule, drawn, memory)
+    return SharedMiniBatch if shared else DeviceMiniBatch
 
 
 def _is_shared_out(schedule: Schedule, drawn: Drawn, memory: Any) -> bool:
@@ -409,8 +384,8 @@ def _named(schedule: Any) -> str:
     return f"device={schedule.place.name}"
 
 
-def _scheduled(given: Given, drawn: Drawn, schedule: Schedule, keys: Keys) -> MiniBatch:
-    """Steps at another place. Raises: ConfigError for tasks, data and options that only the CPU has."""
+def _check_apart(given: Given, schedule: Schedule) -> None:
+    """Raises: ConfigError for tasks and data that do not train at a place of their own."""
     refused = {
         f"task={given.task}": given.task != "nodes",
         f"mode={given.mode}": given.mode != "mini",
@@ -420,14 +395,3 @@ def _scheduled(given: Given, drawn: Drawn, schedule: Schedule, keys: Keys) -> Mi
     for name, is_given in refused.items():
         if is_given:
             raise ConfigError(f"{name} cannot be combined with {_named(schedule)}")
-    own: dict[str, Any] = {"target": given.loop.target, "metrics": given.loop.metrics}
-    data = (given.model, given.ds, features_of(given.ds), given.update)
-    batch = ScheduledMiniBatch(schedule, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
-    batch.use(given.edges)
-    return batch
-
-
-def _check_link(drawn: Drawn) -> None:
-    """Raises: ConfigError for options that link prediction does not have."""
-    if drawn.macro is not None or drawn.accumulate > 1 or drawn.sampler != "neighbor" or drawn.prepare != "whole":
-        raise ConfigError("task='link' cannot be combined with macro, accumulate, sampler or prepare")
