@@ -28,7 +28,7 @@ from graphweft.nn.propagation import APPNP, GCNII
 from graphweft.nn.rgcn import RGCN
 from graphweft.train.edge_task import pair_columns
 from graphweft.train.footprint import check_fits
-from graphweft.train.options import check_mode
+from graphweft.train.options import EMBEDDING_TASKS, check_mode
 from graphweft.train.spec import ATTENTIVE, PROPAGATING, TYPED, TrainSpec
 
 MODELS: dict[str, Callable[..., CompiledModule]] = {
@@ -92,7 +92,7 @@ def make_model(spec: TrainSpec, ds: Dataset) -> Made:
             return EdgeModel(*sizes, pair_dim=of_pairs, **options)
         if spec.task == "node2vec":
             return Node2Vec(ds.graph, spec.hidden)
-        width = ds.num_classes if spec.task == "nodes" else spec.hidden
+        width = spec.hidden if spec.task in EMBEDDING_TASKS else ds.num_classes
         width *= 2 if spec.task == "vgae" else 1  # a mean and a deviation for every column
         given: int | None = spec.hidden if learned else ds.num_features
         if spec.model == "rgcn" and ds.x is None:

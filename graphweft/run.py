@@ -7,6 +7,7 @@ Called by ``graphweft train`` and by programs that want the same in Python.
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import json
 import math
 import statistics
@@ -55,10 +56,12 @@ from graphweft.train.history import History
 from graphweft.train.link_task import HITS_AT
 from graphweft.train.loop_options import LoopOptions
 from graphweft.train.macro import Macro
+from graphweft.train.option_table import options_of
 from graphweft.train.options import (
     EDGE_TASKS,
     EMBEDDING_TASKS,
     LABEL_TASKS,
+    LABELS_OF,
     check_fanouts,
     check_integer,
     check_mode,
@@ -75,6 +78,8 @@ from graphweft.train.spec import DEFAULT_DATA, FOLDS, LOOPING, TYPED, TrainSpec
 from graphweft.train.table_options import TableOptions
 from graphweft.train.trainer import Trainer
 from graphweft.train.usual_of_graphs import usual_of_graphs
+
+_KEYWORDS = frozenset(inspect.signature(Trainer).parameters)
 
 
 def run(spec: TrainSpec) -> dict[str, Any]:
@@ -281,20 +286,8 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     if state is None:
         return spec
     saved = {**state.get("config", {}), **state.get("options", {})}
-    later: tuple[str, ...] = (
-        "features",
-        "task",
-        "fanouts",
-        "batch_size",
-        "macro",
-        "quality",
-        "accumulate",
-        "sampler",
-        "edge_data",
-    )
-    later += ("fold", "readout", "precision")
-    texts = (field.name for kind in (TableOptions, LoopOptions) for field in fields(kind))
-    names = {*spec.identity(), *spec.remembered(), *later, *texts}
+    texts = {field.name for kind in (TableOptions, LoopOptions) for field in fields(kind)}
+    names = texts | {name for name, (_, said) in options_of(TrainSpec).items() if said.resume != "free"}
     if given.get("mode", saved.get("mode")) == "full":  # of graphs: it follows from the data
         names.discard("batch_size")
     return TrainSpec(**{**{name: saved[name] for name in names if name in saved}, **given})
@@ -307,7 +300,7 @@ def load_dataset(spec: TrainSpec) -> Dataset:
     """
     stored = stored_dataset(spec)
     if stored is not None:
-        stored.check_trainable() if spec.task == "nodes" else stored.check_features()
+        stored.check_trainable() if LABELS_OF[spec.task] == "nodes" else stored.check_features()
         return stored
     ds = read_dataset(spec)
     if isinstance(ds, GraphDataset) and spec.task not in EMBEDDING_TASKS:
@@ -319,7 +312,7 @@ def load_dataset(spec: TrainSpec) -> Dataset:
         )
     ds = _with_features(spec, _fit_for_links(ds) if spec.task in EMBEDDING_TASKS and spec.model not in TYPED else ds)
     if spec.task != "node2vec":  # which reads no features
-        ds.check_trainable() if spec.task == "nodes" or spec.has_pairs else ds.check_features()
+        ds.check_trainable() if LABELS_OF[spec.task] in ("nodes", "edges") else ds.check_features()
     return _for_model(spec, ds)
 
 
@@ -415,34 +408,13 @@ def _with_features(spec: TrainSpec, ds: Dataset) -> Dataset:
 
 def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any) -> Trainer:
     """The trainer of ``spec``, with other keywords where ``changes`` has some."""
+    same = [name for name in options_of(TrainSpec) if name in _KEYWORDS and name not in ("model", "ranks")]
     options: dict[str, Any] = {
-        "lr": spec.lr,
-        "mode": spec.mode,
-        "weight_decay": spec.weight_decay,
-        "weight_decay_on": spec.weight_decay_on,
-        "optimizer": spec.optimizer,
-        "seed": spec.seed,
-        "patience": spec.patience,
-        "stop_on": spec.stop_on,
-        "eval_every": spec.eval_every,
-        "out": spec.folder,
-        "progress": spec.progress,
-        "fanouts": check_fanouts(spec.fanouts),
-        "batch_size": spec.batch_size,
-        "task": spec.task,
-        "memory": spec.memory,
-        "macro": None if spec.macro is None else Macro(spec.macro, quality=spec.quality),
-        "accumulate": spec.accumulate,
-        "device": spec.device,
-        "schedule": spec.schedule,
-        "cuda_graphs": spec.cuda_graphs,
-        "precision": spec.precision,
-        "order": spec.order,
-        "sampler": spec.sampler,
-        "trace": spec.trace,
-        "prepare": spec.prepare,
-        "edge_data": spec.edge_data,
+        **{name: getattr(spec, name) for name in same},
         **spec.loop_arguments(),
+        "out": spec.folder,
+        "fanouts": check_fanouts(spec.fanouts),
+        "macro": None if spec.macro is None else Macro(spec.macro, quality=spec.quality),
         "config": spec.identity(),
         "remember": {**spec.remembered(), **_started_in(spec)},
     }

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from graphweft import cli
 from graphweft._errors import NativeError
@@ -163,6 +164,19 @@ def test_resume_takes_what_is_not_given_from_the_run(capsys: pytest.CaptureFixtu
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (summary["hidden"], summary["layers"], summary["epochs"]) == (8, 3, 5)
     assert (summary["dataset"], summary["resumed_after_epoch"]) == ("synthetic:cora@0.05", 3)
+
+
+@pytest.mark.parametrize("options", [{"hops": 3, "alpha": 0.2}, {"precision": "bf16"}, {"edge_data": "ignore"}])
+def test_resume_takes_options_of_some_models_from_the_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, options: dict[str, Any]
+) -> None:
+    out = ["--out", str(tmp_path / "run"), "--quiet", "--json"]
+    flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    assert cli.main(["train", *SMALL, "--model", "appnp", *flags, *out]) == 0
+    assert cli.main(["train", "--resume", "--epochs", "5", *out]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["resumed_after_epoch"] == 3
+    saved = torch.load(tmp_path / "run" / "last.pt", weights_only=True)["config"]
+    assert {name: saved[name] for name in options} == options
 
 
 @pytest.mark.parametrize("flags", [["--hidden", "16"], ["--seed", "4"], ["--data", "citeseer"], ["--model", "sage"]])

@@ -25,6 +25,7 @@ from graphweft.nn.node2vec import Node2Vec
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.store import Store
 from graphweft.train.full_batch import features_of
+from graphweft.train.options import LABELS_OF
 from graphweft.train.settle import Features, settle_features
 
 
@@ -62,8 +63,9 @@ def check_parts(model: object, ds: Any, task: str) -> Any:
         hint = "; its .dataset() is one" if hasattr(ds, "dataset") else foreign
         raise ConfigError(f"Trainer: expected ds as a gw.Dataset, got {type(ds).__name__}{hint}")
     settled("Trainer", model, getattr(ds, "x", None))
-    ds.check_trainable() if task == "nodes" else ds.check_features()
-    for name in ds.deaf_types() if task == "nodes" and isinstance(ds, Dataset) else ():
+    of_nodes = LABELS_OF.get(task) == "nodes"
+    ds.check_trainable() if of_nodes else ds.check_features()
+    for name in ds.deaf_types() if of_nodes and isinstance(ds, Dataset) else ():
         text = f"{ds.name}: nodes of type {name!r} have the labels and receive no edge, so they learn from none"
         warnings.warn(f"{text}; use ds.with_inverse_relations() (graph.add_inverse_relations())", DataWarning, 3)
     return ds

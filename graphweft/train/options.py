@@ -16,20 +16,27 @@ from graphweft.storage.memory_size import memory_bytes
 OPTIMIZERS = ("adam", "adamw", "sgd")
 USUAL_RATE = 0.01
 DECAY_ON = ("first", "all")
-GRAPH_TASKS = ("graph_classification", "graph_regression")  # samples are graphs
-EDGE_TASKS = ("edge_classification", "edge_regression")  # samples are pairs of nodes
-UNSUPERVISED = ("unsupervised", "gae", "vgae", "dgi", "node2vec")  # embeddings without labels: any such model, or one
-EMBEDDING_TASKS = ("link", *UNSUPERVISED)
+LABELS_OF = {  # all tasks, and what their labels are of; "" for embeddings, which are learned without
+    "nodes": "nodes",
+    "link": "",
+    "graphs": "graphs",  # as their labels are, as "edge"
+    "graph_classification": "graphs",
+    "graph_regression": "graphs",
+    "edge": "edges",
+    "edge_classification": "edges",
+    "edge_regression": "edges",
+    "unsupervised": "",  # any model with a loss of its own; no name of the command
+    "gae": "",
+    "vgae": "",
+    "dgi": "",
+    "node2vec": "",
+}
+TASKS = tuple(name for name in LABELS_OF if name != "unsupervised")
+GRAPH_TASKS = ("graph_classification", "graph_regression")
+EDGE_TASKS = ("edge_classification", "edge_regression")
+EMBEDDING_TASKS = tuple(name for name, rows in LABELS_OF.items() if not rows)
+UNSUPERVISED = EMBEDDING_TASKS[1:]  # without "link"
 LABEL_TASKS = ("classification", "multilabel", "regression")  # what labels of tables mean
-TASKS = (
-    "nodes",
-    "link",
-    "graphs",
-    *GRAPH_TASKS,
-    "edge",
-    *EDGE_TASKS,
-    *UNSUPERVISED[1:],
-)  # "graphs" and "edge": as the labels are
 USUAL_BATCH, USUAL_GRAPHS = 1024, 128  # training nodes, or edges, of a step; graphs
 MODES = ("full", "mini", "macro", "auto", "mapped")
 READOUTS = ("sum", "mean", "max")
