@@ -48,6 +48,9 @@ class Config:
         keep_heap: Once a user function has run on large rows, the C library keeps the memory that tensors free for the
             next step of training, instead of giving it back to the system. This changes the allocator of the whole
             process, to its end, so it is off unless it is asked for; the command ``graphweft train`` turns it on.
+        forward_products: Products of many float32 rows by a weight in ``forward`` of a :class:`MessagePassing` module
+            run on the kernels of compiled programs, which take half as long as torch's; False leaves them to torch.
+            :func:`gw.explain` says how many there are.
         precision: "float32", or "bf16": sums over edges read their neighbours' rows rounded to bfloat16, which is half
             of the bytes, and dense products round both operands to bfloat16 where the processor has matrix tiles for
             that. Both add up in float32. Features are kept in bfloat16 where all that reads them takes such rows;
@@ -67,6 +70,7 @@ class Config:
     certify: bool = True
     target: str = "cpu"
     keep_heap: bool = False
+    forward_products: bool = True
     precision: str = "float32"
     rank_timeout: int = 300
 

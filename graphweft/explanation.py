@@ -28,7 +28,7 @@ from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.guards import tensors_in
 from graphweft.nn.lazy import Lazy
 from graphweft.nn.module import CompiledModule, check_blocks
-from graphweft.nn.products import paused
+from graphweft.nn.products import counted
 from graphweft.nn.stack import Stack
 from graphweft.nn.user_call import observing
 from graphweft.passes.work import Sizes, tensor_bytes
@@ -182,13 +182,14 @@ def _explain_calls(
     plain = PlainTorch()
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), observing() as seen:
         warnings.simplefilter("ignore", FallbackWarning)
-        with paused(), plain:
+        with counted() as products, plain:
             module(*args, **kwargs)
     name = type(module).__name__ if isinstance(module, nn.Module) else getattr(module, "__name__", "function")
     fallen = sum(item.compiled is None for item in seen)
     back = {0: "no fallback", 1: "1 falls back"}.get(fallen, f"{fallen} fall back")
     head = f"{name}: {len(seen)} message-passing calls, {back}; opt_level={_config.current().opt_level}"
-    parts = [f"{head}\n{plain}"]
+    ours = f"\n{len(products)} products of these run on the kernels of compiled programs (forward_products)"
+    parts = [f"{head}\n{plain}{ours if products else ''}"]
     if not seen:
         parts = [f"{name}: 0 message-passing calls; opt_level={_config.current().opt_level}"]
         parts.append("No call is compiled: there is none of user functions, or opt_level=0, or a graph without edges.")

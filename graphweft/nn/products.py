@@ -3,7 +3,8 @@
 Comes in: torch functions, while a module's ``forward`` runs on large inputs. Goes out: for a product of many float32
 rows by a weight the native kernels' result, in torch's graph; everything else as it was. User functions are compiled,
 the code around them is plain torch; most of its time is in these products, where the kernels take half as long and
-their memory is the pool's. Called by ``message_passing.py``.
+their memory is the pool's. ``gw.explain`` counts them, ``config(forward_products=False)`` leaves them to torch. Called
+by ``message_passing.py``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from graphweft import _config
 from graphweft._torch_private import forward_ad_is_on, transforms_are_on
 from graphweft.runtime import dense
 from graphweft.runtime.epilogue import Epilogue
@@ -49,29 +51,21 @@ class _Product(torch.autograd.Function):
         return dx, dw, (g.sum(0) if again else dense.col_sum(g)) if of_bias else None, None
 
 
-def _matmul(x: Any, w: Any) -> Tensor | None:
-    if not _fits(x, w) or x.shape[1] != w.shape[0]:
-        return None
-    made: Tensor = _Product.apply(x, w, None, False)  # type: ignore[no-untyped-call]
-    return made
+def _is_product(x: Any, w: Any) -> bool:
+    return _fits(x, w) and x.shape[1] == w.shape[0]
 
 
-def _linear(x: Any, w: Any, bias: Any = None) -> Tensor | None:
-    if not _fits(x, w) or x.shape[1] != w.shape[1]:
-        return None
-    if bias is not None and not (_is_plain(bias) and bias.shape == (w.shape[0],)):
-        return None
-    made: Tensor = _Product.apply(x, w, bias, True)  # type: ignore[no-untyped-call]
-    return made
+def _is_linear(x: Any, w: Any, bias: Any = None) -> bool:
+    has_bias = bias is not None
+    return (
+        _fits(x, w) and x.shape[1] == w.shape[1] and (not has_bias or (_is_plain(bias) and bias.shape == w.shape[:1]))
+    )
 
 
-_PRODUCTS: dict[Any, Callable[..., Tensor | None]] = {
-    torch.matmul: _matmul,
-    torch.mm: _matmul,
-    Tensor.matmul: _matmul,
-    Tensor.mm: _matmul,
-    Tensor.__matmul__: _matmul,
-    nn.functional.linear: _linear,
+# which calls are taken, and whether the weight is transposed
+_PRODUCTS: dict[Any, tuple[Callable[..., bool], bool]] = {
+    **dict.fromkeys((torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__), (_is_product, False)),
+    nn.functional.linear: (_is_linear, True),
 }
 
 
@@ -99,18 +93,26 @@ class _Products(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        product = _PRODUCTS.get(func)
-        if product is not None and not kwargs and not _STATE.paused and not torch.is_autocast_enabled("cpu"):
-            made = product(*args)
-            if made is not None:
-                return made
-        return func(*args, **(kwargs or {}))
+        takes, transposed = _PRODUCTS.get(func, (None, False))
+        if takes is None or kwargs or _STATE.paused or torch.is_autocast_enabled("cpu") or not takes(*args):
+            return func(*args, **(kwargs or {}))
+        if _STATE.counted is not None:
+            _STATE.counted.append(func)
+            return func(*args)
+        x, w, bias = (*args, None)[:3]
+        return _Product.apply(x, w, bias, transposed)  # type: ignore[no-untyped-call]
 
 
 class _State(threading.local):
-    """Whether user functions are being recorded or run, which are none of this module's business."""
+    """What is done with products on this thread.
+
+    Attributes:
+        paused: Nothing: user functions are being recorded or run, which are none of this module's business.
+        counted: They are torch's, and these are those that would not be; None: they run on the kernels.
+    """
 
     paused = False
+    counted: list[Any] | None = None
 
 
 _STATE = _State()
@@ -126,12 +128,25 @@ def paused() -> Iterator[None]:
         _STATE.paused = before
 
 
+@contextlib.contextmanager
+def counted() -> Iterator[list[Any]]:
+    """Leaves products as they are, and lists those that would run on the kernels."""
+    before, _STATE.counted = _STATE.counted, []
+    try:
+        yield _STATE.counted
+    finally:
+        _STATE.counted = before
+
+
 def on_kernels(inputs: tuple[Any, ...]) -> contextlib.AbstractContextManager[Any]:
-    """The mode for a forward pass on ``inputs``; nothing where they are small or torch transforms what runs."""
+    """The mode for a forward pass on ``inputs``; nothing where they are small or torch transforms what runs.
+
+    Nor is there one under ``config(forward_products=False)``.
+    """
     large = any(isinstance(x, Tensor) and x.dim() >= 1 and x.shape[0] >= _MANY for x in inputs)
-    if not large or transforms_are_on() or forward_ad_is_on():
+    if not large or not _config.current().forward_products or transforms_are_on() or forward_ad_is_on():
         return contextlib.nullcontext()
     return _Products()
 
 
-__all__ = ["on_kernels", "paused"]
+__all__ = ["counted", "on_kernels", "paused"]

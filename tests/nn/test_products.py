@@ -115,6 +115,18 @@ def test_what_is_small_or_of_another_dtype_is_left_alone(
     assert not counted
 
 
+def test_a_setting_leaves_products_to_torch_and_explain_counts_them(counted: list[str]) -> None:
+    layer, graph, x = Layer(FORMS["linear"]), ring(ROWS), torch.randn(ROWS, WIDTH)
+    told = "products of these run on the kernels of compiled programs"
+    assert f"1 {told}" in gw.explain(layer, graph, x) and not counted
+    with gw.config(forward_products=False):
+        assert told not in gw.explain(layer, graph, x)
+        layer(graph, x).sum().backward()
+    assert not counted
+    layer(graph, x)
+    assert counted == ["matmul"]
+
+
 def test_products_elsewhere_are_left_alone(counted: list[str]) -> None:
     layer, x = Layer(FORMS["linear"]), torch.ones(ROWS, WIDTH)
     layer(ring(ROWS), x)
