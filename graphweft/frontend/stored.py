@@ -25,7 +25,7 @@ from graphweft.frontend.captured import Captured
 from graphweft.frontend.udf import Given, RaisedCall, name_tensors, symbolic_inputs
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Builder, Value, topological
-from graphweft.ir.residency import IndexType, Residency
+from graphweft.ir.residency import Residency
 
 _MOST_CONSTANTS = 4096  # elements of one constant tensor
 _PLAIN = (str, bool, int, float, type(None))
@@ -119,9 +119,6 @@ def _form(raised: RaisedCall, call: Call, captured: Captured, isolated: bool) ->
     """The program as operations over names and positions."""
     builder = Builder()
     inputs = symbolic_inputs(builder, raised.given(call, captured), call.graph.is_square)
-    if raised.risky and isolated:
-        into = inputs["graph"].struct.dst
-        inputs["receivers"] = builder.add(Op.INPUT, name="receivers", type=IndexType("P", into))
     outputs = raised.write(builder, inputs, isolated, call.graph.is_square)
     at: dict[Value, str | int] = {value: name for name, value in inputs.items()}
     values: list[list[Any]] = []

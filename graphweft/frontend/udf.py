@@ -5,7 +5,7 @@ raised and joined, which writes its program into a builder for any graph. Values
 ``dst:h``, ``edge:w``, ``ntype:W``, ``etype:W``, ``cap:0`` (captured) and ``const:0``. Called by ``nn.message_passing``.
 
 In-degrees of 0: what reduce gives there is replaced by zeros. Where its code on nodes could make infinities out of
-empty sums, and those a gradient, only nodes with in-edges (``receivers``) are computed.
+empty sums, and those a gradient, only nodes with in-edges (``Op.RECEIVERS``) are computed.
 """
 
 from __future__ import annotations
@@ -398,7 +398,8 @@ class _Writer:
         return fields, updates
 
     def _algebra(self, name: str, traced: Traced) -> Algebra:
-        receivers = self.inputs.get("receivers") if name == REDUCE else None
+        apart = name == REDUCE and self.isolated and self.raised.risky
+        receivers = self.b.add(Op.RECEIVERS, self.graph) if apart else None
         stage = Stage(name, self.graph, traced.symbols, receivers, self.inputs.get("seed"), number=self._number)
         return Algebra(self.b, stage)
 

@@ -18,6 +18,7 @@ from graphweft._backward import gradients_from
 from graphweft._errors import IRError
 from graphweft._torch_private import transforms_are_on
 from graphweft.graph.block import Block
+from graphweft.graph.degrees import receivers
 from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.graph.placed import host_of, looped
@@ -330,6 +331,11 @@ def _dropout(value: Value, x: Any, seed: int) -> Any:
     return x * keep_mask(tuple(x.shape), p, int(seed), stream, x.device) / (1.0 - p)
 
 
+def _receivers(graph: Graph) -> Tensor:
+    ids = receivers(graph)
+    return (torch.arange(graph.num_dst) if ids is None else ids).to(graph.device)
+
+
 def _source_degrees(value: Value, graph: Graph) -> Tensor:
     """Of a block's sources in the whole graph."""
     host, loops = host_of(graph), bool(value.get("loops"))
@@ -355,6 +361,7 @@ _MEANING: dict[Op, _Meaning] = {
     Op.SRC_IDS: lambda v, block, g: block.src_ids,
     Op.TAKE_DST: _take_dst,
     Op.SRC_DEGREE: lambda v, g: _source_degrees(v, g).to(v.tensor.dtype),
+    Op.RECEIVERS: lambda v, g: _receivers(g),
     Op.IN_DEGREE: lambda v, g: g.in_degrees().to(v.tensor.dtype),
     Op.BROADCAST_SRC: _broadcast,
     Op.BROADCAST_DST: _broadcast,

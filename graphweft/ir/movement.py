@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from graphweft.ir.expect import expect_dense, expect_graph, expect_tensor, require
-from graphweft.ir.residency import Residency, TensorType, Type
+from graphweft.ir.residency import IndexType, Residency, TensorType, Type
 
 NODE_TYPES, EDGE_TYPES = "A", "T"
 TIES = ("first", "split")
@@ -146,6 +146,12 @@ def src_degree(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     """One number per source."""
     graph = expect_graph("src_degree", types[0])
     return TensorType(Residency.SRC, graph.src, (), attrs.get("dtype", torch.float32))
+
+
+def receivers(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    """Ids of destinations, as many as have in-edges."""
+    graph = expect_graph("receivers", types[0])
+    return IndexType(f"{graph.dst}-receivers", graph.dst)
 
 
 def own_rows(types: Sequence[Type], attrs: dict[str, Any]) -> Type:

@@ -31,6 +31,7 @@ class Op(enum.Enum):
     ONE_LOOP = enum.auto()  # exactly one self-loop at every node
     TAKE_DST = enum.auto()  # only the destinations listed, in that order; loops: each with one more edge from itself
     IN_DEGREE = enum.auto()  # edges into each destination, as numbers
+    RECEIVERS = enum.auto()  # ids of the destinations with in-edges, ascending
     SRC_DEGREE = enum.auto()  # edges into each source in the whole graph that a block was drawn from; loops: with those
     SAMPLE = enum.auto()  # the block of one hop of a neighbourhood drawn around seeds
     SRC_IDS = enum.auto()  # ids in the whole graph of a block's sources
@@ -320,6 +321,7 @@ SPECS: dict[Op, OpSpec] = {
     Op.ONE_LOOP: OpSpec((1,), _M.STRUCTURE, _one_loop),
     Op.TAKE_DST: OpSpec((2,), _M.STRUCTURE, _take_dst),
     Op.IN_DEGREE: OpSpec((1,), _M.STRUCTURE, _degree),
+    Op.RECEIVERS: OpSpec((1,), _M.STRUCTURE, movement.receivers),
     Op.SRC_DEGREE: OpSpec((1,), _M.STRUCTURE, movement.src_degree),
     Op.SAMPLE: OpSpec((3,), _M.STRUCTURE, sampling.sample),
     Op.SRC_IDS: OpSpec((2,), _M.STRUCTURE, sampling.src_ids),

@@ -37,7 +37,7 @@ from graphweft.frontend.stable_key import stable_text
 from graphweft.frontend.stored import StoredCall, load, store
 from graphweft.frontend.udf import Given, RaisedCall, raise_call, symbolic_inputs
 from graphweft.frontend.views import Edges
-from graphweft.graph.derived import derived
+from graphweft.graph.degrees import receivers
 from graphweft.graph.graph import Graph
 from graphweft.ir.ops import SPECS
 from graphweft.ir.program import Builder, Value, topological
@@ -45,6 +45,7 @@ from graphweft.ir.residency import Movement
 from graphweft.nn.call_site import CallSite
 from graphweft.nn.verification import verify
 from graphweft.runtime.compile import Arguments, CompiledFunction
+from graphweft.runtime.sizes import class_of
 
 _KEPT = 512  # compiled calls kept at a time
 _LARGE = 1 << 22  # bytes of a field
@@ -90,17 +91,21 @@ class CompiledCall:
 
     def form(self, graph: Graph) -> CompiledFunction:
         """The compiled function for ``graph``."""
-        return self._forms[derived(graph, _receivers) is not None]
+        return self._forms[receivers(graph) is not None]
 
     def arguments(self, call: Call, captured: Captured) -> Arguments:
         """What the compiled function is called with."""
-        receivers = derived(call.graph, _receivers) if self.raised.risky else None
         given = self.raised.given(call, captured)
         for at in self._written:  # the backward pass may read what is there before
             tensor, residency = given[f"cap:{at}"]
             given[f"cap:{at}"] = tensor.clone(), residency
         seed = call_key() if self.raised.draws else 0
-        return Arguments(call.graph, None, {}, None, seed, False, given, receivers)
+        return Arguments(call.graph, None, {}, None, seed, False, given, self._counts(call.graph))
+
+    def _counts(self, graph: Graph) -> tuple[int, ...]:
+        """By what a plan is decided beside the sizes of the graph: the class of the number of nodes with in-edges."""
+        ids = receivers(graph) if self.raised.risky else None
+        return () if ids is None else (class_of(graph, ids.numel()),)
 
     def __call__(self, call: Call, captured: Captured) -> Fields:
         """Runs the program and stores new contents of buffers."""
@@ -138,12 +143,6 @@ _CALLS: OrderedDict[Any, CompiledCall | UnraisableError] = OrderedDict()
 _SITES: OrderedDict[Any, CallSite] = OrderedDict()
 _OBSERVED: contextvars.ContextVar[list[Observed] | None] = contextvars.ContextVar("observed", default=None)
 _LOCK = threading.Lock()
-
-
-def _receivers(graph: Graph) -> Tensor | None:
-    """Ids of the nodes with in-edges; None when all have some."""
-    degrees = graph.in_degrees()
-    return None if bool((degrees > 0).all()) else degrees.nonzero().flatten()
 
 
 @contextlib.contextmanager

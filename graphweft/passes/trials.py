@@ -107,11 +107,7 @@ class Trial:
         if type_.rows is None or type_.into is None:
             return int(torch.randint(2**31, (), generator=self._generator))
         nodes = self._sizes[type_.into]
-        if value["name"] == "receivers":
-            graph = next(x for x in self.inputs.values() if isinstance(x, Graph))
-            ids = graph.in_degrees().nonzero().flatten()
-        else:
-            ids = torch.randperm(nodes, generator=self._generator)[: (nodes + 1) // 2]
+        ids = torch.randperm(nodes, generator=self._generator)[: (nodes + 1) // 2]
         self._put(type_.rows, len(ids))
         return ids
 

@@ -51,8 +51,7 @@ from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.plan import BY_PAIRS, Plan
 from graphweft.runtime.profile import profiling
 from graphweft.runtime.second import Origin, Run, distinct
-from graphweft.runtime.size_class import size_class
-from graphweft.runtime.sizes import decisive_sizes, measure_sizes
+from graphweft.runtime.sizes import class_of, decisive_sizes, measure_sizes
 from graphweft.runtime.targets import target_of
 from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.storage.fingerprint import fingerprint, is_readable
@@ -91,7 +90,6 @@ class Arguments:
         seed: Seed of this call's random draws; a recorded step reads it in the memory of its device.
         training: Whether the describing function is asked for the training form.
         fields: More dense tensors by name, each with what its rows are.
-        receivers: Ids of the nodes with in-edges, where the program asks for them.
         settings: All else that the describing function reads, hashable.
         beside: Further graphs.
     """
@@ -103,7 +101,6 @@ class Arguments:
     seed: int | Tensor
     training: bool
     fields: Mapping[str, Field] = dataclass_field(default_factory=dict)
-    receivers: Tensor | None = None
     settings: Hashable = ()
     beside: Beside | None = None
 
@@ -114,9 +111,8 @@ class Arguments:
             if self.beside is not None:
                 moved = {name: on_device(graph, place) for name, graph in self.beside.graphs.items()}
                 object.__setattr__(self, "beside", Beside(moved, self.beside.edges))
-        for name in ("rows", "receivers"):
-            if (ids := getattr(self, name)) is not None and ids.device != place:
-                object.__setattr__(self, name, sent(ids, place))
+        if self.rows is not None and self.rows.device != place:
+            object.__setattr__(self, "rows", sent(self.rows, place))
 
     def _place(self) -> torch.device:
         """Where the dense numbers lie, which sparse features follow; where the graph does, if there are none."""
@@ -137,7 +133,7 @@ class Arguments:
 
     def named(self) -> dict[str, Any]:
         """All arguments under the names that programs use."""
-        given = {"x": self.x, "rows": self.rows, "receivers": self.receivers}
+        given = {"x": self.x, "rows": self.rows}
         some = {name: item for name, item in given.items() if item is not None}
         fields = {name: tensor for name, (tensor, _) in self.fields.items()}
         others = {} if self.beside is None else self.beside.graphs
@@ -476,9 +472,8 @@ def standing_of(arguments: Arguments) -> Standing:
     checked: tuple[str, ...] = ()
     if not graph.is_drawn and not comes_once():  # as what a sampler drew does
         checked = tuple(name for name in still if name not in declared and _may_stay(name, given[name]))
-    derived = ("receivers",) if arguments.receivers is not None else ()
     exact = (owned or bool(declared)) and not graph.is_drawn
-    return Standing((*declared, *derived), checked, exact, owned)
+    return Standing(declared, checked, exact, owned)
 
 
 def _may_stay(name: str, item: Any) -> bool:
@@ -499,7 +494,7 @@ def _derived_run(program: Program) -> Run:
         x = rest.get("x") if isinstance(rest.get("x"), SparseFeatures) else None
         if (given := fields.get("x")) is not None and is_half(given[0]):
             fields = {**fields, "x": (in_full(given[0]), given[1])}
-        ids = rest.get("rows"), rest["seed"], False, fields, rest.get("receivers")
+        ids = rest.get("rows"), rest["seed"], False, fields
         return function.on_kernels(Arguments(rest["graph"], x, {}, *ids, beside=rest[_BESIDE]))
 
     return run
@@ -507,7 +502,7 @@ def _derived_run(program: Program) -> Run:
 
 def _size_key(arguments: Arguments, exact: bool) -> tuple[Any, ...]:
     """What the decisive sizes follow from: the graph itself and the rows asked for, or classes of sizes."""
-    graph, x, rows, receivers = arguments.graph, arguments.x, arguments.rows, arguments.receivers
+    graph, x, rows = arguments.graph, arguments.x, arguments.rows
     others = () if arguments.beside is None else tuple(arguments.beside.graphs.values())
     if exact:
         return (
@@ -515,11 +510,10 @@ def _size_key(arguments: Arguments, exact: bool) -> tuple[Any, ...]:
             x.nnz if isinstance(x, SparseFeatures) else 0,
             None if rows is None else fingerprint(rows) if is_readable(rows) else rows.numel(),
         )
-    kind = int.bit_length if graph.is_drawn else size_class
     counts = (graph.num_src, graph.num_dst, graph.num_edges, _nnz(x), *(other.num_edges for other in others))
-    lists = tuple(None if ids is None else kind(ids.numel()) for ids in (rows, receivers))
+    listed = None if rows is None else class_of(graph, rows.numel())
     types = (len(graph.node_types), len(graph.relations)) if graph.is_typed else ()
-    return (graph.is_drawn, *map(kind, counts), *lists, *types)
+    return (graph.is_drawn, *(class_of(graph, count) for count in counts), listed, *types)
 
 
 def _nnz(x: Features | None) -> int:
@@ -543,8 +537,6 @@ def _input_types(arguments: Arguments) -> dict[str, Any]:
         types["x"] = feature_type(graph, x, src)
     if arguments.rows is not None:
         types["rows"] = IndexType("R", dst)
-    if arguments.receivers is not None:
-        types["receivers"] = IndexType("P", dst)
     for name, tensor in arguments.parameters.items():
         types[name] = TensorType(Residency.SHARED, None, tuple(tensor.shape), tensor.dtype)
     symbols: dict[Residency, str | None] = {Residency.SRC: src, Residency.DST: dst, Residency.EDGE: "E"}
@@ -568,7 +560,7 @@ def _wanted(arguments: Arguments, names: set[str]) -> tuple[str, ...]:
 def _likeness(arguments: Arguments) -> tuple[Any, ...] | None:
     """What plan and standing of a call of fields alone follow from, at the cost of a few comparisons; else None."""
     graph = arguments.graph
-    if arguments.x is not None or arguments.rows is not None or arguments.receivers is not None:
+    if arguments.x is not None or arguments.rows is not None:
         return None
     if arguments.parameters or graph.is_drawn or is_owned():
         return None

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from graphweft import _machine
+from graphweft.graph.degrees import receivers
 from graphweft.graph.graph import Graph
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
@@ -19,7 +20,7 @@ from graphweft.ir.ops import STRUCTURE, Op
 from graphweft.ir.program import Program, Value
 from graphweft.ir.residency import IndexType, StructType
 from graphweft.passes.work import Sizes
-from graphweft.runtime.size_class import class_size, derived_sizes, fine_size
+from graphweft.runtime.size_class import class_size, derived_sizes, fine_size, size_class
 from graphweft.storage.feature import SparseFeatures
 
 _HOISTED_SHARE = 0.5  # of the machine's memory, for what is computed once, unless ``config(memory=...)`` says otherwise
@@ -68,6 +69,8 @@ def measure_sizes(program: Program, named: Mapping[str, Any], memory: int) -> Si
     for value in program.values:
         if value.op in STRUCTURE and isinstance(value.type, StructType):
             known[value] = _structure(value, [known[operand] for operand in value.inputs])
+        if value.op is Op.RECEIVERS:
+            known[value] = evaluate(value, [known[value.inputs[0]]])
         graph = known.get(value)
         if isinstance(value.type, StructType) and graph is not None:
             rows[value.type.src], rows[value.type.dst] = graph.num_src, graph.num_dst
@@ -111,13 +114,22 @@ def decisive_sizes(program: Program, named: Mapping[str, Any], memory: int, exac
     graph, given = named["graph"], [v for v in program.inputs if isinstance(v.type, StructType)]
     middle = class_size if graph.is_drawn else fine_size
     rows = {symbol: middle(n) for v in given for symbol, n in _ends(v.struct, named[v["name"]]).items()}
-    for name, ids in (("R", named.get("rows")), ("P", named.get("receivers"))):
-        rows[name] = middle(0 if ids is None else ids.numel())
+    rows["R"] = middle(0 if named.get("rows") is None else named["rows"].numel())
+    for value in program.values:
+        if value.op is Op.RECEIVERS and value.inputs[0].op is Op.GRAPH:
+            ids, of = receivers(named[value.inputs[0]["name"]]), value.type
+            assert isinstance(of, IndexType)  # as ids are
+            rows[str(of.rows)] = rows[str(of.into)] if ids is None else middle(ids.numel())
     if any(v.struct.square for v in given):
         rows |= {NODE_TYPES: len(graph.layout.node_types), EDGE_TYPES: len(graph.layout.relations)}
     x = named.get("x")
     nnz = {"x": middle(x.nnz)} if isinstance(x, SparseFeatures) else {}
     return Sizes(derived_sizes(program, rows), nnz, memory or _MEMORY * _HOISTED_SHARE)
+
+
+def class_of(graph: Graph, count: int) -> int:
+    """What plans of equal classes of sizes have in common of a number, for a graph that lasts or one that was drawn."""
+    return count.bit_length() if graph.is_drawn else size_class(count)
 
 
 def _ends(kind: StructType, graph: Graph) -> dict[str, int]:

@@ -129,6 +129,38 @@ def test_what_is_no_segment_operation_runs_as_it_stands_with_one_warning(name: s
     torch.testing.assert_close(gradients, wanted, rtol=close, atol=close)
 
 
+def test_nodes_with_in_edges_are_found_once_a_graph_where_the_others_would_be_infinite() -> None:
+    """Lengths of sums; two graphs in turn, one of them without nodes that receive nothing."""
+    generator = torch.Generator().manual_seed(0)
+    graphs = [gw.Graph([0, 1, 2, 0], [1, 2, 1, 2], num_nodes=5), gw.Graph([0, 1, 2, 3, 4], [1, 2, 3, 4, 0])]
+    x = torch.randn(5, 3, dtype=torch.float64, generator=generator).requires_grad_()
+
+    def lengths(graph: gw.Graph, x: Tensor) -> Tensor:
+        return gw.update_all(
+            graph,
+            lambda edges: {"m": edges.src["h"]},
+            lambda nodes: {"h": nodes.mailbox["m"].sum(1).square().sum(1).sqrt()},
+            ndata={"h": x},
+        )["h"]
+
+    def by_hand(graph: gw.Graph, x: Tensor) -> Tensor:
+        src, dst = graph.edges()
+        into = dst.unique()
+        found = x.new_zeros(5, 3).index_add(0, dst, x[src])[into].square().sum(1).sqrt()
+        return x.new_zeros(5).index_add(0, into, found)
+
+    once = [
+        gw.explain(lengths, graph, x).partition("-- computed once --")[2].partition("-- forward")[0] for graph in graphs
+    ]
+    assert ["receivers" in text for text in once] == [True, False]
+    for graph in (*graphs, *graphs):
+        got, expected = lengths(graph, x), by_hand(graph, x)
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+        slopes = [torch.autograd.grad(out.square().sum() + out.sum(), x)[0] for out in (got, expected)]
+        assert torch.isfinite(slopes[0]).all()
+        torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-12)
+
+
 # functions whose own text asks for float64 have no other precision
 SINGLE = [name for name in CASES if name not in FALLS_BACK and "F64" not in inspect.getsource(CASES[name])]
 

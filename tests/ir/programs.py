@@ -89,6 +89,7 @@ def one_op_programs() -> dict[Op, Program]:
     put(Op.IN_DEGREE, lambda w, a: a(Op.ROW_SCALE, w.nodes(), a(Op.IN_DEGREE, w.graph(), dtype=F64)))
     put(Op.SRC_DEGREE, lambda w, a: a(Op.ROW_SCALE, w.nodes(), a(Op.SRC_DEGREE, w.graph(), dtype=F64)))
     put(Op.SAMPLE, lambda w, a: a(Op.SPMM, w.hop(hop=1, open=True), w.nodes()))
+    put(Op.RECEIVERS, lambda w, a: a(Op.TAKE_ROWS, w.nodes(), a(Op.RECEIVERS, w.graph())))
     put(Op.SRC_IDS, lambda w, a: a(Op.TAKE_ROWS, w.nodes(), a(Op.SRC_IDS, w.hop(hop=1), w.graph()), to="src"))
     put(Op.OWN_ROWS, lambda w, a: a(Op.OWN_ROWS, w.graph(), w.nodes()))
     put(Op.PAD_ROWS, lambda w, a: a(Op.PAD_ROWS, w.graph(), w.nodes()))

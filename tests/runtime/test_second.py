@@ -105,6 +105,10 @@ USER: dict[str, tuple[Any, Any]] = {
         lambda e: {"s": (e.src["h"] * e.dst["h"]).sum(-1, keepdim=True), "m": functional.silu(e.src["h"])},
         lambda n: {"h": (torch.softmax(n.mailbox["s"], 1) * n.mailbox["m"]).sum(1)},
     ),
+    "length": (  # its slope is infinite for nodes without in-edges, which are left out
+        lambda e: {"m": e.src["h"] * e.dst["h"]},
+        lambda n: {"h": n.mailbox["m"].square().sum(1).sqrt()},
+    ),
     "moments": (
         lambda e: {"m": functional.gelu(e.src["h"]) * e.dst["h"]},
         lambda n: {"h": torch.cat([n.mailbox["m"].var(1, unbiased=False), n.mailbox["m"].amax(1)], -1)},
