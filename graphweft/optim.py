@@ -29,7 +29,7 @@ from graphweft._torch_private import step_is_watched
 
 __all__ = ["SGD", "Adam", "AdamW"]
 
-_I64, _F64, _PTR = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
+_I64, _F64 = ctypes.c_int64, ctypes.c_double
 
 
 _adam_step = _native.declare("gw_adam_f32")

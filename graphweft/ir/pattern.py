@@ -47,11 +47,6 @@ def end_of(graph: Value) -> tuple[Value, bool]:
     return graph, turned
 
 
-def is_op(value: Value, *ops: Op) -> bool:
-    """Whether ``value`` is made by one of ``ops``."""
-    return value.op in ops
-
-
 def _compatible(a: Value, b: Value) -> bool:
     """Equal types, but for source or destination where the rows are the same."""
     if a.type == b.type:

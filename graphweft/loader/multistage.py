@@ -1,6 +1,6 @@
 """The loader of nested stages: macro-batches staged on an upper tier, batches made of them.
 
-Comes in: a dataset and the stages. Goes out: :class:`StagedBatch` after batch, the same for any number of threads and
+Comes in: a dataset and the stages. Goes out: :class:`NestedBatch` after batch, the same for any number of threads and
 after any interruption. Called by users' loops and the mini-batch trainer. The lower tier is the whole graph and its
 features; a macro-batch's rows are copied out of it once, and its batches gather from the copy. Counters stand for the
 bus between the two. Source: Joestar, section 5.2.
@@ -22,7 +22,7 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.loader.batch import Batch, Data, Features
 from graphweft.loader.loader import Loader
-from graphweft.sample.multistage import Nest, NestedSample, Path, Plan, Planned
+from graphweft.sample.multistage import EpochPlan, Nest, NestedSample, Path, Planned
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import Sample, check_fanouts
 from graphweft.sample.stages import Key, LargeBatch, Level, Parts, Stage, Whole
@@ -63,7 +63,7 @@ class Cost:
 
 
 @dataclass
-class Staged:
+class MacroBatch:
     """A macro-batch on its tier.
 
     Attributes:
@@ -87,7 +87,7 @@ class Staged:
     samples: dict[int, NestedSample] = field(default_factory=dict)
 
 
-class StagedBatch(Batch):
+class NestedBatch(Batch):
     """A batch of a macro-batch.
 
     Attributes:
@@ -99,7 +99,7 @@ class StagedBatch(Batch):
 
     path: Path
     halo: Tensor | None
-    macro: Staged | None
+    macro: MacroBatch | None
     costs: list[tuple[Path, Cost]]
 
     def __init__(self, sample: Sample, data: Data | Graph, x: Features | None, input_id: Tensor) -> None:
@@ -117,9 +117,9 @@ class Probe:
         exact: With all in-edges of the whole graph.
     """
 
-    drawn: StagedBatch
-    inside: StagedBatch
-    exact: StagedBatch
+    drawn: NestedBatch
+    inside: NestedBatch
+    exact: NestedBatch
 
 
 class MultistageLoader(Loader):
@@ -177,7 +177,7 @@ class MultistageLoader(Loader):
         self._macro, self._fanouts = macro, fanouts
         stages = [*macro, LargeBatch(self.batch_size)]
         self._nest = Nest(self.graph, self.seeds, _bound(stages, self.seeds.numel(), self.batch_size, fanouts))
-        self._plans: dict[int, Plan] = {}
+        self._plans: dict[int, EpochPlan] = {}
         self._staged: OrderedDict[tuple[int, Path], _Cell] = OrderedDict()
         self._counted: dict[int, tuple[int, Path]] = {}
 
@@ -220,7 +220,7 @@ class MultistageLoader(Loader):
         """Batches follow from macro-batches here. Raises: ConfigError."""
         raise ConfigError("MultistageLoader: expected iteration over its batches, got a call; gw.Loader takes places")
 
-    def plan(self, epoch: int) -> Plan:
+    def plan(self, epoch: int) -> EpochPlan:
         """The seeds of every batch of an epoch."""
         with self._turned:
             if epoch not in self._plans:
@@ -260,10 +260,10 @@ class MultistageLoader(Loader):
         macro = self._stage(epoch, plan, planned.path)
         data = None if isinstance(self._ds, Graph) else self._ds.x
         rows = data if data is None or macro.level.n_id is None else gather_rows(data, macro.level.n_id)
-        whole, root = Staged(macro.level, rows), Staged(self._nest.root, data)
+        whole, root = MacroBatch(macro.level, rows), MacroBatch(self._nest.root, data)
         every = LargeBatch(1, (-1,) * len(self._fanouts))
 
-        def wide(around: Staged, numbers: Tensor) -> StagedBatch:
+        def wide(around: MacroBatch, numbers: Tensor) -> NestedBatch:
             level = around.level
             local = every.sample(level, numbers, plan.keys[()])
             halo = None if level.halo is None else level.halo[local.n_id]
@@ -272,22 +272,22 @@ class MultistageLoader(Loader):
         drawn = self._filled(whole, self._nest.sample(plan, planned, macro.level), planned)
         return Probe(drawn, wide(whole, macro.level.seeds[planned.within]), wide(root, self.seeds[planned.places]))
 
-    def _filled(self, macro: Staged, nested: NestedSample, planned: Planned) -> StagedBatch:
+    def _filled(self, macro: MacroBatch, nested: NestedSample, planned: Planned) -> NestedBatch:
         """A batch with its rows of features."""
         rows = nested.nodes if macro.rows is None else macro.rows[nested.nodes]
         x = None if macro.x is None else gather_rows(macro.x, rows)
-        batch = StagedBatch(nested.sample, self._ds, x, self._inputs(planned.places))
+        batch = NestedBatch(nested.sample, self._ds, x, self._inputs(planned.places))
         batch.path, batch.halo, batch.macro = planned.path, nested.halo, macro
         return batch
 
     def _batches(self, turn: object, epoch: int, first: int) -> Iterator[Batch]:
         for batch in super()._batches(turn, epoch, first):
-            if isinstance(batch, StagedBatch):
+            if isinstance(batch, NestedBatch):
                 self._count(epoch, batch)
             yield batch
             del batch
 
-    def _count(self, epoch: int, batch: StagedBatch) -> None:
+    def _count(self, epoch: int, batch: NestedBatch) -> None:
         """Adds what the batch read, its macro-batches where it is the first of theirs."""
         for path, cost in batch.costs:
             if self._counted.get(len(path)) == (epoch, path):
@@ -298,16 +298,16 @@ class MultistageLoader(Loader):
             tier.structure += cost.structure
             tier.reads += 1
 
-    def _costs_around(self, epoch: int, plan: Plan, path: Path) -> Iterator[tuple[Path, Cost]]:
+    def _costs_around(self, epoch: int, plan: EpochPlan, path: Path) -> Iterator[tuple[Path, Cost]]:
         for depth in range(1, len(path) + 1):
             cost = self._stage(epoch, plan, path[:depth]).cost
             if cost is not None and not isinstance(self.stages[depth - 1], Whole):
                 yield path[:depth], cost
 
-    def _stage(self, epoch: int, plan: Plan, path: Path) -> Staged:
+    def _stage(self, epoch: int, plan: EpochPlan, path: Path) -> MacroBatch:
         """The macro-batch of a path, made once by whoever asks first."""
         if not path:
-            return Staged(self._nest.root, None if isinstance(self._ds, Graph) else self._ds.x)
+            return MacroBatch(self._nest.root, None if isinstance(self._ds, Graph) else self._ds.x)
         with self._turned:
             cell = self._staged.setdefault((epoch, path), _Cell())
             self._staged.move_to_end((epoch, path))
@@ -318,12 +318,12 @@ class MultistageLoader(Loader):
                 cell.value = self._made(epoch, plan, path)
             return cell.value
 
-    def _made(self, epoch: int, plan: Plan, path: Path) -> Staged:
+    def _made(self, epoch: int, plan: EpochPlan, path: Path) -> MacroBatch:
         around = self._stage(epoch, plan, path[:-1])
         level = self._nest.level(plan, path, around.level)
         if level is around.level:
             return around
-        staged = Staged(level, None, tier=around.tier + 1)
+        staged = MacroBatch(level, None, tier=around.tier + 1)
         assert level.above is not None
         nodes, edges = level.graph.num_nodes, level.graph.num_edges
         above = level.above
@@ -338,7 +338,7 @@ class MultistageLoader(Loader):
         staged.cost = Cost(around.tier, _bytes(staged.x), structure_bytes(nodes, edges))
         return staged
 
-    def _drawn_ahead(self, plan: Plan, path: Path, staged: Staged) -> tuple[Tensor, int]:
+    def _drawn_ahead(self, plan: EpochPlan, path: Path, staged: MacroBatch) -> tuple[Tensor, int]:
         """Draws the macro-batch's batches from its structure alone; nodes they touch, and how many edges."""
         graph = staged.level.graph
         touched = torch.zeros(graph.num_edges, dtype=torch.uint8)
@@ -358,7 +358,7 @@ class _Cell:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.value: Staged | None = None
+        self.value: MacroBatch | None = None
 
 
 def _bound(stages: list[Stage], seeds: int, batch_size: int, fanouts: tuple[int, ...]) -> list[Stage]:

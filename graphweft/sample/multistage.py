@@ -1,6 +1,6 @@
 """Nested stages of sampling: batches drawn from macro-batches drawn from the graph.
 
-Comes in: a graph, seeds and stages. Goes out: for every epoch a :class:`Plan`, its batches by position, each a
+Comes in: a graph, seeds and stages. Goes out: for every epoch an :class:`EpochPlan`, its batches by position, each a
 :class:`NestedSample` in the ids of the whole graph. Called by the multistage loader. Source: thesis, algorithm 1: any
 number of stages, any of them any sampler. A plan follows from seeds and key alone, so a run goes on at any position.
 """
@@ -39,7 +39,7 @@ class Planned:
     within: Tensor
 
 
-class Plan:
+class EpochPlan:
     """Which seeds are where in an epoch.
 
     Attributes:
@@ -116,11 +116,11 @@ class Nest:
         self.seeds = seeds
         self.root = Level(graph, seeds)
 
-    def plan(self, key: Key) -> Plan:
+    def plan(self, key: Key) -> EpochPlan:
         """The batches of an epoch."""
-        return Plan(self.seeds, self.stages, key)
+        return EpochPlan(self.seeds, self.stages, key)
 
-    def level(self, plan: Plan, path: Path, around: Level) -> Level:
+    def level(self, plan: EpochPlan, path: Path, around: Level) -> Level:
         """What the group ``path`` takes with it from the level around it."""
         seeds = around.seeds[plan.groups[path]]
         stage = self.stages[len(path) - 1]
@@ -128,20 +128,20 @@ class Nest:
             return around
         return stage.draw(around, seeds, path[-1], plan.keys[path[:-1]])
 
-    def innermost(self, plan: Plan, path: Path) -> Level:
+    def innermost(self, plan: EpochPlan, path: Path) -> Level:
         """The level of a path, all levels around it drawn anew."""
         level = self.root
         for depth in range(1, len(path) + 1):
             level = self.level(plan, path[:depth], level)
         return level
 
-    def sample(self, plan: Plan, planned: Planned, level: Level, touched: Tensor | None = None) -> NestedSample:
+    def sample(self, plan: EpochPlan, planned: Planned, level: Level, touched: Tensor | None = None) -> NestedSample:
         """One batch from its level; ``touched`` as :meth:`Level.in_whole` takes it."""
         local = self.last.sample(level, level.seeds[planned.within], plan.keys[planned.path])
         halo = None if level.halo is None else level.halo[local.n_id]
         return NestedSample(level.in_whole(local, touched), local.n_id, halo)
 
-    def batch(self, plan: Plan, position: int) -> NestedSample:
+    def batch(self, plan: EpochPlan, position: int) -> NestedSample:
         """The batch at a position, all of its levels drawn anew."""
         planned = plan.batches[position]
         return self.sample(plan, planned, self.innermost(plan, planned.path))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
-from graphweft.loader.multistage import Staged, StagedBatch
+from graphweft.loader.multistage import MacroBatch, NestedBatch
 from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.stack import Stack
 from graphweft.sample.multistage import Path
@@ -46,7 +46,7 @@ class Historical:
         self.model, self.graph = model, graph
         self.edges: EdgeInputs | None = None  # weights and features of edges
         self._table: HistoryTable | None = None
-        self._macro: Staged | None = None
+        self._macro: MacroBatch | None = None
         self._ids = torch.empty(0, dtype=torch.int64)
         self._rows: list[Tensor] = []
         self.ages: list[float] = []
@@ -84,7 +84,7 @@ class Historical:
         """Lets go of the macro-batch's rows."""
         self._macro, self._rows = None, []
 
-    def __call__(self, batch: StagedBatch, write: bool = True) -> Tensor:
+    def __call__(self, batch: NestedBatch, write: bool = True) -> Tensor:
         """Rows of the batch's seeds; what was computed on the way goes into the table if it is to be written."""
         blocks, x, last = batch.blocks, batch.x, len(batch.blocks) - 1
         if batch.macro is not self._macro:
@@ -120,7 +120,7 @@ class Historical:
         self._table.load_state_dict(state)
         self.forget()
 
-    def _stage(self, batch: StagedBatch) -> None:
+    def _stage(self, batch: NestedBatch) -> None:
         """Reads the rows of a macro-batch's halo."""
         macro = batch.macro
         assert macro is not None

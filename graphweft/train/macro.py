@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from graphweft._errors import CheckpointError, ConfigError
 from graphweft.data.dataset import Dataset, training_labels
-from graphweft.loader.multistage import MultistageLoader, StagedBatch
+from graphweft.loader.multistage import MultistageLoader, NestedBatch
 from graphweft.partitioning.partition import partition
 from graphweft.sample.stages import LargeBatch, Parts, Stage, Whole
 from graphweft.storage.feature import SparseFeatures
@@ -127,7 +127,7 @@ class MacroRun:
         loader: MultistageLoader,
         model: nn.Module,
         ds: Dataset,
-        forward: Callable[[StagedBatch], Tensor],
+        forward: Callable[[NestedBatch], Tensor],
         target: Target,
     ) -> None:
         self.macro, self.loader, self._model, self._ds, self._forward = macro, loader, model, ds, forward
@@ -146,7 +146,7 @@ class MacroRun:
         if due or not self.historical.is_ready:
             self.historical.refresh(x)
 
-    def forward(self, batch: StagedBatch) -> Tensor:
+    def forward(self, batch: NestedBatch) -> Tensor:
         """Rows of the batch's seeds."""
         return self._forward(batch) if self.historical is None else self.historical(batch)
 
@@ -213,7 +213,7 @@ class MacroRun:
         stages = [replace(s, count=setting.parts) if isinstance(s, Parts) else s for s in self.loader.macro]
         self.loader.retune(stages, setting.fanouts)
 
-    def _loss(self, batch: StagedBatch) -> Tensor:
+    def _loss(self, batch: NestedBatch) -> Tensor:
         """Mean loss of a probe's seeds; the table is only read."""
         rows = self._forward(batch) if self.historical is None else self.historical(batch, write=False)
         labels = torch.index_select(self._ds.y, 0, batch.n_id[: batch.batch_size])

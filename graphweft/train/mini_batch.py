@@ -29,7 +29,7 @@ from graphweft.loader.batch import Batch
 from graphweft.loader.group_loader import GroupLoader
 from graphweft.loader.link import LinkLoader
 from graphweft.loader.loader import Loader
-from graphweft.loader.multistage import MultistageLoader, StagedBatch
+from graphweft.loader.multistage import MultistageLoader, NestedBatch
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
@@ -540,7 +540,7 @@ class MiniBatch(Steps):
             self.macro.end_step()
 
     def _forward(self, batch: Batch) -> Tensor:
-        if self.macro is not None and isinstance(batch, StagedBatch):
+        if self.macro is not None and isinstance(batch, NestedBatch):
             return self.macro.forward(batch)
         return self._on_batch(batch)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from graphweft.loader.multistage import Probe, StagedBatch
+from graphweft.loader.multistage import NestedBatch, Probe
 
 MOST_FANOUT = 128
 
@@ -86,7 +86,7 @@ def _wider(fanout: int) -> int:
     return fanout if fanout < 0 else max(fanout, min(MOST_FANOUT, -(-3 * fanout // 2)))
 
 
-def assess(model: nn.Module, probe: Probe, loss: Callable[[StagedBatch], Tensor], age: float) -> Quality:
+def assess(model: nn.Module, probe: Probe, loss: Callable[[NestedBatch], Tensor], age: float) -> Quality:
     """Measures one probe. ``loss`` is the mean loss of a batch's seeds, with a graph of operations behind it."""
     exact = _gradient(model, probe.exact, loss)
     inside = _gradient(model, probe.inside, loss)
@@ -103,7 +103,7 @@ def assess(model: nn.Module, probe: Probe, loss: Callable[[StagedBatch], Tensor]
     )
 
 
-def neighbor_loss(batch: StagedBatch) -> float:
+def neighbor_loss(batch: NestedBatch) -> float:
     """Share of the in-edges of the nodes that a batch computes which it does not have; the halo computes nothing."""
     block = batch.blocks[0]
     nodes = batch.n_id[: block.num_dst]
@@ -119,7 +119,7 @@ def mean(measured: list[Quality]) -> Quality:
     return Quality(*(sum(getattr(one, name) for one in measured) / len(measured) for name in names))
 
 
-def _gradient(model: nn.Module, batch: StagedBatch, loss: Callable[[StagedBatch], Tensor]) -> Tensor:
+def _gradient(model: nn.Module, batch: NestedBatch, loss: Callable[[NestedBatch], Tensor]) -> Tensor:
     """Gradient of all parameters, float64, one vector; those that trained so far stay."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     kept = [parameter.grad for parameter in parameters]
