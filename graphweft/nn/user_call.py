@@ -45,7 +45,6 @@ from graphweft.ir.residency import Movement
 from graphweft.nn.call_site import CallSite
 from graphweft.nn.verification import verify
 from graphweft.runtime.compile import Arguments, CompiledFunction
-from graphweft.runtime.sizes import class_of
 
 _KEPT = 512  # compiled calls kept at a time
 _LARGE = 1 << 22  # bytes of a field
@@ -66,7 +65,10 @@ class CompiledCall:
         self._reads_all: bool | None = None
         self._square = square
         self._written = raised.written
-        self._forms = {isolated: CompiledFunction(self._describe(isolated)) for isolated in (False, True)}
+        self._forms = {
+            isolated: CompiledFunction(self._describe(isolated), leaves_out=isolated and raised.risky)
+            for isolated in (False, True)
+        }
 
     def _describe(self, isolated: bool) -> Any:
         def describe(builder: Builder, inputs: dict[str, Value], training: bool) -> dict[str, Value]:
@@ -100,12 +102,7 @@ class CompiledCall:
             tensor, residency = given[f"cap:{at}"]
             given[f"cap:{at}"] = tensor.clone(), residency
         seed = call_key() if self.raised.draws else 0
-        return Arguments(call.graph, None, {}, None, seed, False, given, self._counts(call.graph))
-
-    def _counts(self, graph: Graph) -> tuple[int, ...]:
-        """By what a plan is decided beside the sizes of the graph: the class of the number of nodes with in-edges."""
-        ids = receivers(graph) if self.raised.risky else None
-        return () if ids is None else (class_of(graph, ids.numel()),)
+        return Arguments(call.graph, None, {}, None, seed, False, given)
 
     def __call__(self, call: Call, captured: Captured) -> Fields:
         """Runs the program and stores new contents of buffers."""

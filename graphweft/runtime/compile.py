@@ -30,6 +30,7 @@ from graphweft._torch_private import transforms_are_on
 from graphweft.cost import CostModel
 from graphweft.frontend.edge_values import EdgeValues, read
 from graphweft.frontend.numbers import NUMBER
+from graphweft.graph.degrees import receivers
 from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.graph.placed import on_device
@@ -171,11 +172,17 @@ class Standing(NamedTuple):
 
 
 class CompiledFunction:
-    """A described computation, its plans, and its hoisted values."""
+    """A described computation, its plans, and its hoisted values.
 
-    def __init__(self, describe: Describe, written: Program | None = None) -> None:
+    Args:
+        describe: Writes the program.
+        written: The program, where there is but one.
+        leaves_out: Whether it leaves out nodes without in-edges, so that the number of the others decides as well.
+    """
+
+    def __init__(self, describe: Describe, written: Program | None = None, leaves_out: bool = False) -> None:
         self._describe = describe
-        self._written = written
+        self._written, self._leaves_out = written, leaves_out
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._refuted: set[tuple[Any, ...]] = set()
         self._hoisted = HoistedValues()
@@ -186,7 +193,8 @@ class CompiledFunction:
     @classmethod
     def of(cls, program: Program) -> CompiledFunction:
         """The function that ``program`` writes."""
-        return cls(lambda builder, inputs, training: dict(program.outputs), program)
+        leaves_out = any(value.op is Op.RECEIVERS for value in program.values)
+        return cls(lambda builder, inputs, training: dict(program.outputs), program, leaves_out)
 
     def __call__(self, arguments: Arguments) -> dict[str, Tensor]:
         """Outputs by name.
@@ -435,7 +443,7 @@ class CompiledFunction:
             tuple((n, r, t.dtype, t.shape[1:], grads and t.requires_grad) for n, (t, r) in arguments.fields.items()),
             grads and isinstance(x, Tensor) and x.requires_grad,
             graph.is_square,
-            _size_key(arguments, standing.exact),
+            _size_key(arguments, standing.exact, self._leaves_out),
             arguments.settings,
             self._decides(standing) is not None,
         )
@@ -500,8 +508,11 @@ def _derived_run(program: Program) -> Run:
     return run
 
 
-def _size_key(arguments: Arguments, exact: bool) -> tuple[Any, ...]:
-    """What the decisive sizes follow from: the graph itself and the rows asked for, or classes of sizes."""
+def _size_key(arguments: Arguments, exact: bool, leaves_out: bool) -> tuple[Any, ...]:
+    """What the decisive sizes follow from: the graph itself and the rows asked for, or classes of sizes.
+
+    ``leaves_out``: as for :class:`CompiledFunction`.
+    """
     graph, x, rows = arguments.graph, arguments.x, arguments.rows
     others = () if arguments.beside is None else tuple(arguments.beside.graphs.values())
     if exact:
@@ -511,9 +522,10 @@ def _size_key(arguments: Arguments, exact: bool) -> tuple[Any, ...]:
             None if rows is None else fingerprint(rows) if is_readable(rows) else rows.numel(),
         )
     counts = (graph.num_src, graph.num_dst, graph.num_edges, _nnz(x), *(other.num_edges for other in others))
-    listed = None if rows is None else class_of(graph, rows.numel())
+    lists = rows, receivers(graph) if leaves_out else None
+    listed = [None if ids is None else class_of(graph, ids.numel()) for ids in lists]
     types = (len(graph.node_types), len(graph.relations)) if graph.is_typed else ()
-    return (graph.is_drawn, *(class_of(graph, count) for count in counts), listed, *types)
+    return (graph.is_drawn, *(class_of(graph, count) for count in counts), *listed, *types)
 
 
 def _nnz(x: Features | None) -> int:
