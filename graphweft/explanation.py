@@ -188,7 +188,7 @@ def _explain_calls(
     fallen = sum(item.compiled is None for item in seen)
     back = {0: "no fallback", 1: "1 falls back"}.get(fallen, f"{fallen} fall back")
     head = f"{name}: {len(seen)} message-passing calls, {back}; opt_level={_config.current().opt_level}"
-    ours = f"\n{len(products)} products of these run on the kernels of compiled programs (forward_products)"
+    ours = f"\nof these, products on the kernels of compiled programs (forward_products): {len(products)}"
     parts = [f"{head}\n{plain}{ours if products else ''}"]
     if not seen:
         parts = [f"{name}: 0 message-passing calls; opt_level={_config.current().opt_level}"]
