@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import ConfigError, DataError
-from graphweft._memory import POOL
+from graphweft._memory import POOL, lean_heap
 from graphweft.data.dataset import Dataset
 from graphweft.data.part_check import ARRAYS, folder_of
 from graphweft.data.part_format import PartInfo, PartManifest, crc_of, laid_out
@@ -66,6 +66,8 @@ def write_parts(
         ['manifest.json', 'part-00000', 'part-00001']
     """
     folder = Path(out)
+    if memory is not None:
+        lean_heap()
     ds = StoredGraph(data) if isinstance(data, Store) else data
     check_out(folder)
     _check(ds, made)

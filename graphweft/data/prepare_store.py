@@ -24,6 +24,7 @@ from torch import Tensor
 
 from graphweft._checks import as_integer
 from graphweft._errors import ConfigError, DataError
+from graphweft._memory import lean_heap
 from graphweft.data.dataset import Dataset
 from graphweft.data.graph_files import FilesInput, GraphFiles
 from graphweft.data.load import load
@@ -104,6 +105,8 @@ def prepare_store(
     if part is not None and method != "auto":
         raise ConfigError(f"method={method} cannot be combined with part, which is an assignment; give one of them")
     budget = memory_bytes(memory)
+    if memory is not None:
+        lean_heap()  # otherwise arrays that were freed stay in the heaps of threads, as much again as is in use
     source = _input(data, root, seed)
     count = _checked_parts(parts, source.num_nodes)
     held = build_bytes(source.num_nodes, count) + source.resident

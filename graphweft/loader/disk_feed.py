@@ -3,7 +3,8 @@
 Comes in: what draws a batch by its place in an epoch, and a cache of rows. Goes out: batch after batch with its rows.
 Called by :class:`graphweft.loader.loader.Loader` over a store. Draws follow from their keys alone, so the nodes of
 coming batches are known, in this epoch and in the next: rows are replaced by their exact next use, and those of several
-batches are read at once, while the batches before them are trained on.
+batches are read at once, while the batches before them are trained on. Where both have no room side by side, those that
+fit are read meanwhile, and the others in between.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor
 from graphweft._machine import processors
 from graphweft._trace import span
 from graphweft._workers import become_worker
+from graphweft.storage.distinct import distinct, union
 from graphweft.storage.row_cache import Loaded, RowCache
 
 B = TypeVar("B")
@@ -104,7 +106,7 @@ class DiskFeed(Generic[B]):
         self._drawing: ThreadPoolExecutor | None = None
         self._reading: ThreadPoolExecutor | None = None
         self._pending: deque[_Drawn]  # drawn, rows not loaded
-        self._coming: Future[_Group | None] | None
+        self._coming: Future[_Group] | None
         self._clear(0, 0)
 
     def _clear(self, epoch: int, position: int) -> None:
@@ -124,7 +126,7 @@ class DiskFeed(Generic[B]):
 
     def alone(self, made: Any) -> B:
         """A batch that is none of an epoch's, with rows that are read for it alone."""
-        ids = np.unique(self._nodes(made).numpy())
+        ids = distinct(self._nodes(made).numpy())
         return self._finish(made, *self.cache.apart(ids))
 
     def _get(self, epoch: int, position: int) -> B:
@@ -147,9 +149,8 @@ class DiskFeed(Generic[B]):
             if first is None or (first.epoch, first.position) != (epoch, position):
                 self._clear(epoch, position)
             coming = self._load(np.empty(0, np.int64))
-            assert coming is not None  # without pinned rows there is room, or an error
+        loaded, counts = self._completed(coming.loaded), self.counts
         self._group = coming
-        loaded, counts = coming.loaded, self.counts
         counts.read, counts.nbytes = counts.read + loaded.read, counts.nbytes + loaded.nbytes
         counts.requests += loaded.requests
         if self._reading is not None:
@@ -165,18 +166,23 @@ class DiskFeed(Generic[B]):
         with span("wait for rows", "wait"):
             return coming.result()
 
-    def _load(self, pinned: Ids) -> _Group | None:
-        """Reads the rows of the next batches; None where there is no room for them beside those that are pinned."""
+    def _completed(self, begun: Loaded) -> Loaded:
+        """All rows of the next batches, once those before them are done."""
+        if begun.late is None:
+            return begun
+        with span("wait for rows", "wait"):
+            return self.cache.complete(begun)
+
+    def _load(self, pinned: Ids) -> _Group:
+        """Reads the rows of the next batches, as far as they have room beside those that are pinned."""
         known = self._look_ahead()
         following = [drawn.ids for drawn in known]
         ids, count = following[0], 1
-        if len(pinned) and not self.cache.fits(ids, pinned):
-            return None
         while count < len(known):
-            union = np.union1d(ids, following[count])
-            if len(union) > self.cache.capacity // _SHARE:
+            both = union(ids, following[count])
+            if len(both) > self.cache.capacity // _SHARE:
                 break
-            ids, count = union, count + 1
+            ids, count = both, count + 1
         with span("read rows", "read", batches=count, rows=len(ids)) as details:
             loaded = self.cache.load(ids, pinned, following[count:])
             if details is not None:
@@ -207,7 +213,7 @@ class DiskFeed(Generic[B]):
     def _drawn(self, place: tuple[int, int]) -> _Drawn:
         with span("draw ahead", "sample", position=place[1]):
             made = self._draw(*place)
-            ids = np.unique(self._nodes(made).numpy())
+            ids = distinct(self._nodes(made).numpy())
             return _Drawn(*place, made, ids, self._size(made) + ids.nbytes + _OBJECTS)
 
     @contextlib.contextmanager

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from graphweft.loader.disk_feed import RowCounts
+from graphweft.storage.distinct import distinct
 from graphweft.storage.store import Store
 
 B = TypeVar("B")
@@ -54,7 +55,7 @@ class MappedFeed(Generic[B]):
 
         def made(position: int) -> B:
             drawn = self._draw(epoch, position)
-            ids = np.unique(self._nodes(drawn).numpy())
+            ids = distinct(self._nodes(drawn).numpy())
             with self._lock:
                 self.counts.batches += 1
                 self.counts.needed += len(ids)
@@ -65,7 +66,7 @@ class MappedFeed(Generic[B]):
 
     def alone(self, made: Any) -> B:
         """A batch that is none of an epoch's."""
-        return self._finish(made, *self._rows(np.unique(self._nodes(made).numpy())))
+        return self._finish(made, *self._rows(distinct(self._nodes(made).numpy())))
 
     def _rows(self, ids: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[Tensor, Tensor]:
         """Rows of nodes, and int32 (N,) the place of each in them; other entries of it mean nothing."""

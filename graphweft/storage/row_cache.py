@@ -2,14 +2,16 @@
 
 Comes in: the nodes of the next batches, and of those that follow as far as they are known. Goes out: a table with the
 rows of the next ones, and where each lies. Called by the loader of batches from disk. Rows that batches at hand read
-are never replaced; among the others the one that is used again last leaves. A disk reads sectors, so rows that lie
-beside the wanted ones come along; they are kept where they are used again sooner than others.
+are never replaced; among the others the one that is used again last leaves. Where the next batches have no room beside
+those at hand, what is read is decided at once, read as far as there is room, and the rest once those at hand are done.
+A disk reads sectors, so rows that lie beside the wanted ones come along; they are kept where they are used again sooner
+than others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -31,6 +33,15 @@ NODE_BYTES = 4 + 4 + 4 + 2  # of a node: its place, the node there, its next use
 
 
 @dataclass(frozen=True)
+class _Late:
+    """Rows whose places belong to batches at hand: ranges to read, nodes in the order of the store, and the places."""
+
+    plan: list[Ids]
+    nodes: Ids
+    slots: Ids
+
+
+@dataclass(frozen=True)
 class Loaded:
     """What loading rows took.
 
@@ -38,11 +49,13 @@ class Loaded:
         read: Rows that were read.
         nbytes: Bytes that were asked of the system, sectors and gaps between rows included.
         requests: Calls of the system.
+        late: Rows that are not read yet; :meth:`RowCache.complete` reads them.
     """
 
     read: int = 0
     nbytes: int = 0
     requests: int = 0
+    late: _Late | None = None
 
 
 def least_memory(store: Store, nodes: int, rows: int, share: float = 7 / 8 * 5 / 6) -> int:
@@ -108,21 +121,15 @@ class RowCache:
         """Rows of nodes in the table."""
         return int((self._node >= 0).sum())
 
-    def fits(self, ids: Ids, pinned: Ids) -> bool:
-        """Whether the rows of both sets of nodes have room at once."""
-        if len(ids) + len(pinned) <= self.capacity:
-            return True
-        return len(np.union1d(ids, pinned)) <= self.capacity
-
     def load(self, ids: Ids, pinned: Ids | tuple[()], following: Sequence[Ids]) -> Loaded:
-        """Makes the rows of ``ids`` be in the table.
+        """Makes the rows of ``ids`` be in the table, as far as there is room; :meth:`complete` reads what is left.
 
         Args:
             ids: Nodes, ascending, each once.
-            pinned: Nodes whose rows stay where they are.
+            pinned: Nodes whose rows stay where they are until then.
             following: Nodes of each later batch that is known, the next one first.
 
-        Raises: ConfigError where there is no room for all; DataError for a damaged store, or a failing read.
+        Raises: ConfigError where there is no room for all of ``ids``; DataError for a damaged store, or a failing read.
         """
         missing = ids[self._slot[ids] < 0]
         self._count(ids)
@@ -131,24 +138,47 @@ class RowCache:
         plan = self._reader.plan(np.sort(self._place[missing]))
         for turn, nodes in reversed(list(enumerate(following))):
             self._when[nodes] = turn
+        self._when[ids] = UNKNOWN  # they stay, so that none is taken for a row beside them
         try:
-            beside = self._room(missing, ids, np.asarray(pinned, np.int64), self._beside(plan, ids))
+            beside, slots = self._room(missing, ids, np.asarray(pinned, np.int64), self._beside(plan))
         finally:
             for nodes in following:
                 self._when[nodes] = UNKNOWN
-        taken = np.concatenate([missing, beside])
-        taken = taken[np.argsort(self._place[taken], kind="stable")]
-        slots = np.flatnonzero(self._node < 0)[: len(taken)]
-        before = (self._reader.counts.nbytes, self._reader.counts.requests)
-        self._reader.read(plan, self._place[taken], slots, self.table)
-        self._node[slots] = taken
-        self._slot[taken] = slots
-        after = self._reader.counts
-        return Loaded(len(missing), after.nbytes - before[0], after.requests - before[1])
+        taken = self._at[np.sort(self._place[np.concatenate([missing, beside])])]
+        free = np.flatnonzero(self._node < 0)[: len(taken)]
+        if len(free) == len(taken):
+            return replace(self._put(plan, taken, free), read=len(missing))
+        # neighbours in the store stay together, so that requests are as large as those of all rows at once
+        now, later = taken[: len(free)], taken[len(free) :]
+        late = _Late(self._reader.plan(self._place[later]), later, slots[: len(later)])
+        found = Loaded() if len(now) == 0 else self._put(self._reader.plan(self._place[now]), now, free)
+        return replace(found, read=len(missing), late=late)
 
-    def _beside(self, plan: list[NDArray[np.int64]], ids: Ids) -> Ids:
+    def complete(self, begun: Loaded) -> Loaded:
+        """Reads what :meth:`load` has left, in the places of rows that were pinned; what both took.
+
+        Raises: DataError for a failing read.
+        """
+        late = begun.late
+        if late is None:
+            return begun
+        self._slot[self._node[late.slots]] = -1
+        self._node[late.slots] = -1
+        found = self._put(late.plan, late.nodes, late.slots)
+        return Loaded(begun.read, begun.nbytes + found.nbytes, begun.requests + found.requests)
+
+    def _put(self, plan: list[Ids], nodes: Ids, slots: Ids) -> Loaded:
+        """Reads rows of nodes, in the order of the store, into free places."""
+        before = (self._reader.counts.nbytes, self._reader.counts.requests)
+        self._reader.read(plan, self._place[nodes], slots, self.table)
+        self._node[slots] = nodes
+        self._slot[nodes] = slots
+        after = self._reader.counts
+        return Loaded(0, after.nbytes - before[0], after.requests - before[1])
+
+    def _beside(self, plan: list[Ids]) -> Ids:
         """Nodes whose rows are read with others, in the same sectors, and that a later batch is known to read."""
-        found = [ids[:0]]
+        found = [np.empty(0, np.int64)]
         for ranges in plan:  # of a part each, so what is made of one is small
             lengths = ranges[:, 1] - ranges[:, 0]
             before = np.cumsum(lengths) - lengths
@@ -156,15 +186,15 @@ class RowCache:
             nodes = nodes[(self._when[nodes] != UNKNOWN) & (self._slot[nodes] < 0)]
             if len(nodes):
                 found.append(nodes.astype(np.int64))
-        return np.setdiff1d(np.concatenate(found), ids, assume_unique=True)
+        return np.concatenate(found)
 
-    def _room(self, missing: Ids, ids: Ids, pinned: Ids, beside: Ids) -> Ids:
-        """Makes room for the missing rows; nodes of ``beside`` that have room as well.
+    def _room(self, missing: Ids, ids: Ids, pinned: Ids, beside: Ids) -> tuple[Ids, Ids]:
+        """Makes room for the missing rows: nodes of ``beside`` that have room as well, and pinned places to free later.
 
         Raises: ConfigError where rows that have to stay leave too little.
         """
-        stays = np.zeros(self.capacity + 1, np.bool_)  # the last one stands for nodes that are in no slot
-        stays[self._slot[ids]] = stays[self._slot[pinned]] = True
+        stays, held = np.zeros((2, self.capacity + 1), np.bool_)  # the last one stands for nodes that are in no slot
+        stays[self._slot[ids]] = held[self._slot[pinned]] = True
         room = self.capacity - int(stays[:-1].sum()) - len(missing)
         if room < 0:
             rows = self.capacity - room
@@ -172,15 +202,19 @@ class RowCache:
                 f"memory: expected room for {rows} rows of features at once, {shown_bytes(rows * self._row)}, got room "
                 f"for {self.capacity}; a smaller batch_size or smaller fanouts need less"
             )
-        held = np.flatnonzero((self._node >= 0) & ~stays[:-1])
-        nodes = np.concatenate([self._node[held], beside])
+        more = int((held & ~stays)[:-1].sum())
+        if more <= room:
+            stays, room = stays | held, room - more
+        at = np.flatnonzero((self._node >= 0) & ~stays[:-1])
+        nodes, late = np.concatenate([self._node[at], beside]), at[:0]
         if len(nodes) > room:
             leaves = farthest(self._when[nodes], self._uses[nodes], len(nodes) - room)
-            given_up = held[leaves[leaves < len(held)]]
+            given_up = at[leaves[leaves < len(at)]]
+            given_up, late = given_up[~held[given_up]], given_up[held[given_up]]
             self._slot[self._node[given_up]] = -1
             self._node[given_up] = -1
-            beside = np.delete(beside, leaves[leaves >= len(held)] - len(held))
-        return beside
+            beside = np.delete(beside, leaves[leaves >= len(at)] - len(at))
+        return beside, late
 
     def _count(self, ids: Ids) -> None:
         """One more use of each node; all are halved before a number overflows."""

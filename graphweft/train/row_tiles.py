@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from graphweft.loader.parts import PartSource
 from graphweft.storage.block_io import aligned_empty
+from graphweft.storage.distinct import distinct
 from graphweft.train.tiles import TileCost
 
 Ids = NDArray[np.int64]
@@ -153,7 +154,7 @@ class RowTiles:
     def _fresh(self, own: Ids, taken: NDArray[np.integer[Any]]) -> Ids:
         """Nodes of a piece that the open tile does not have, ascending."""
         new = np.concatenate([own[self._number[own] < 0], taken[self._number[taken] < 0].astype(np.int64)])
-        return np.unique(new)
+        return distinct(new)
 
     def _closed(self, held: _Open) -> RowTile:
         """A tile of what was added."""

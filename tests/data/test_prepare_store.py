@@ -350,32 +350,42 @@ def test_a_killed_process_leaves_a_build_that_goes_on(files: dict[str, Any], tmp
     assert gw.macro.Store(tmp_path / "s").manifest == whole.manifest
 
 
-def test_files_larger_than_the_budget_are_stored_within_it(tmp_path: Path) -> None:
-    program = textwrap.dedent(
-        """
-        import sys, threading, time
-        import numpy as np
-        import graphweft as gw
-        from graphweft.data import prepare_store as _  # all imports before the base is taken
-        import torch
-        folder, budget = sys.argv[1], int(sys.argv[2])
-        def anonymous():
-            for line in open("/proc/self/status"):
-                if line.startswith("RssAnon"):
-                    return 1024 * int(line.split()[1])
-        torch.zeros(8)[torch.arange(4)]
+_PEAK = textwrap.dedent(
+    """
+    import sys, threading, time
+    import numpy as np
+    import graphweft as gw
+    from graphweft._memory import POOL, trim_heap
+    from graphweft.data import prepare_store as _  # all imports before the base is taken
+    import torch
+    folder, budget = sys.argv[1], int(sys.argv[2])
+    def anonymous():
+        for line in open("/proc/self/status"):
+            if line.startswith("RssAnon"):
+                return 1024 * int(line.split()[1])
+    torch.zeros(8)[torch.arange(4)]
+    def peak_of(step):
+        POOL.trim(); trim_heap()
         base = peak = anonymous()
         done = False
         def watch():
-            global peak
+            nonlocal peak
             while not done:
                 peak = max(peak, anonymous())
                 time.sleep(0.001)
         thread = threading.Thread(target=watch); thread.start()
-        files = gw.macro.GraphFiles(f"{folder}/edges.npy", f"{folder}/x.npy", f"{folder}/y.npy")
-        store = gw.macro.prepare_store(files, f"{folder}/s", parts=16, memory=budget)
+        store = step()
         done = True; thread.join()
         print(store.manifest.method, peak - base, store.verify())
+    """
+)  # prints the method and the peak above the base
+
+
+def test_files_larger_than_the_budget_are_stored_within_it(tmp_path: Path) -> None:
+    program = _PEAK + textwrap.dedent(
+        """
+        files = gw.macro.GraphFiles(f"{folder}/edges.npy", f"{folder}/x.npy", f"{folder}/y.npy")
+        peak_of(lambda: gw.macro.prepare_store(files, f"{folder}/s", parts=16, memory=budget))
         """
     )
     budget, nodes = 24 << 20, 60_000
@@ -401,6 +411,30 @@ def test_files_larger_than_the_budget_are_stored_within_it(tmp_path: Path) -> No
     node = int(part.node_ids[5])
     row = part.indices[int(part.indptr[5]) : int(part.indptr[6])].numpy()
     assert sorted(ids[row]) == sorted(edges[0][edges[1] == node])
+
+
+def test_a_typed_graph_with_weights_is_stored_within_the_budget(tmp_path: Path) -> None:
+    """Edges are sorted with their relation and weight, beside a dataset that is in memory already."""
+    program = _PEAK + textwrap.dedent(
+        """
+        rng, half, count = np.random.default_rng(0), 30_000, 500_000
+        edges = {
+            ("a", "to", "b"): rng.integers(0, half, (2, count)), ("b", "back", "a"): rng.integers(0, half, (2, count)),
+        }
+        y = np.concatenate([np.full(half, -1), rng.integers(0, 5, half)])
+        x = {"a": rng.random((half, 128), np.float32), "b": rng.random((half, 64), np.float32)}
+        given = {"features": x, "target_type": "b", "edge_weight": rng.random(2 * count, np.float32)}
+        ds = gw.Dataset("typed", gw.Graph.hetero(edges, {"a": half, "b": half}), None, y, **given)
+        ds.graph.csc
+        peak_of(lambda: gw.macro.prepare_store(ds, f"{folder}/s", parts=16, memory=budget, method="hash"))
+        """
+    )
+    budget = 16 << 20
+    command = [sys.executable, "-c", program, str(tmp_path), str(budget)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[1]) <= budget
+    assert gw.macro.Store(tmp_path / "s").nbytes > 2 * budget  # features and edges are larger
 
 
 def test_the_system_keeps_few_pages_of_what_is_written(tmp_path: Path) -> None:
