@@ -29,6 +29,7 @@ from graphweft._native import declare
 
 _HUGE = 1 << 21
 GRAIN = 1 << 16  # sizes are rounded to this, so that a region starts on its own pages and little is wasted
+_ROOMY = 1 << 23  # from here on a region for tensors of several sizes is larger than the first of them
 SMALL = GRAIN  # below this torch's own allocator serves: what would waste most of a region
 
 _PAGE = mmap.PAGESIZE
@@ -118,8 +119,12 @@ class Pool:
         finally:
             self._redirection.handed = None
 
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """An uninitialised tensor of ``shape``; rows are contiguous."""
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32, roomy: bool = False) -> torch.Tensor:
+        """An uninitialised tensor of ``shape``; rows are contiguous.
+
+        ``roomy``: others of about its size will follow, as of a loader's batches. Its region then fits most of them,
+        and no pages are touched for those that are a little larger. Within a budget it is as large as it must be.
+        """
         handed = self._redirection.handed
         if handed is not None and handed.shape == shape and handed.dtype == dtype:
             self._redirection.handed = None
@@ -136,6 +141,9 @@ class Pool:
         if nbytes < SMALL:
             return torch.empty(shape, dtype=dtype)
         size = self.rounded(nbytes)
+        if roomy and size >= _ROOMY and _budget.in_force() is None:
+            step = 1 << (size.bit_length() - 4)  # eight sizes up to the next power of two
+            size = -(-size // step) * step
         address = self._take(size)
         self._leases[address] = size
         flat = np.asarray(_Lease(self, address, size, nbytes))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from graphweft import _memory
+from graphweft import _budget, _memory
 from graphweft._memory import Pool
 
 MIB = 1 << 20
@@ -154,3 +154,21 @@ def test_an_arena_whose_tensor_outlives_it_is_unmapped_in_the_end(monkeypatch: p
     assert float(tensor.sum()) == 3.0 * (MIB // 4)
     del tensor
     assert sum(end - start for start, end in gone) == 4 * MIB
+
+
+def test_tensors_of_about_one_size_take_turns_in_the_same_regions() -> None:
+    pool, sizes = Pool(), [45.2, 46.9, 44.1, 47.7, 45.0, 47.9, 46.3]
+    last = pool.empty((int(sizes[0] * MIB / 4),), roomy=True).fill_(-1.0)
+    for place, size in enumerate(sizes[1:]):  # as a loader's caller, who keeps a batch until the next one is there
+        tensor = pool.empty((int(size * MIB / 4),), roomy=True).fill_(float(place))
+        assert (last == place - 1).all()
+        last = tensor
+        del tensor
+    assert pool.stats().mapped == 2 * 48 * MIB and last.untyped_storage().nbytes() == int(sizes[-1] * MIB / 4) * 4
+
+
+def test_within_a_budget_no_region_is_larger_than_its_tensor() -> None:
+    pool = Pool()
+    with _budget.Budget(1 << 40).enforced():
+        tensor = pool.empty((45 * MIB // 4,), roomy=True)
+        assert pool.stats().lent == tensor.nbytes

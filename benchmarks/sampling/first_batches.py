@@ -23,7 +23,7 @@ from harness import RESULTS, BenchError, environment, show, stamp, write_csv
 
 from graphweft._memory import POOL
 from graphweft.data.synthetic import synthetic
-from graphweft.loader.fastest_choice import CoreSplit, FastestChoice
+from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.loader.loader import Loader
 
 COLUMNS = (
@@ -61,7 +61,7 @@ def child(arguments: argparse.Namespace) -> int:
     if len(loader) < 2 * arguments.batches:
         raise BenchError(f"first_batches: expected {2 * arguments.batches} batches in an epoch, got {len(loader)}")
     if arguments.child != "tried":
-        loader._tempo = FastestChoice([WAYS[arguments.child]])
+        loader.keep_ways([WAYS[arguments.child]])
     under: dict[str, int] = {}
     source = iter(loader)
     first = _half(source, loader, arguments.batches, under)

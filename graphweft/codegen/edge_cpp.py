@@ -321,7 +321,7 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
         return "\n".join(lines)
 
     def _edge_pointers(self) -> str:
-        lines, ahead, own = [], [], list[tuple[int, int]]()
+        lines, ahead, own = [], [], list[tuple[str, int]]()
         for k, source in enumerate(self.nest.sources):
             if source.kind == "far":
                 lines.append(f"const real* __restrict f{k} = b{k} + col * {prod(source.dims)};")
@@ -329,17 +329,18 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
                 ahead.append(f"gw::fetch<2>(b{k} + list.columns[p + list.far] * {prod(source.dims)}, {bytes_});")
             elif source.kind == "edge":
                 lines.append(f"const real* __restrict e{k} = b{k} + id * {prod(source.dims)};")
-                own.append((k, prod(source.dims)))
+                own.append((f"b{k}", prod(source.dims)))
         for k, sink in enumerate(self.nest.sinks):
             if sink.kind == "edge":
                 lines.append(f"real* x{k} = write({k}) + id * {prod(sink.dims)};")
+                own.append((f"write({k})", prod(sink.dims)))
         if ahead:
             lines.insert(0, f"if (list.far > 0 && p + list.far < list.last) {{ {' '.join(ahead)} }}")
             lines.insert(0, "const int64_t col = list.columns[p];")
         if own:  # rows of edges lie in the order of ids; what does not come one after the other is fetched
             lengths = [min(SIZES[self.nest.real] * width, 2048) for _, width in own]
             far = min(max(_IN_FLIGHT // sum(lengths), 8), 64)
-            fetches = [f"gw::fetch<2>(b{k} + next * {width}, {n});" for (k, width), n in zip(own, lengths, strict=True)]
+            fetches = [f"gw::fetch<2>({rows} + next * {n}, {b});" for (rows, n), b in zip(own, lengths, strict=True)]
             text = f"if (next != id + {far}) {{ {' '.join(fetches)} }}"
             lines.insert(0, f"if (p + {far} < list.last) {{ const int64_t next = list.ids[p + {far}]; {text} }}")
         if any(" id *" in line for line in lines):
@@ -431,7 +432,7 @@ class _Loop:
             return f"io::splat(*({at}))"
         if inner != 1:
             return f"gw::load_strided<{inner}>({at}, part)"
-        return f"io::load({at})" if view.whole else f"part.load({at})"
+        return f"part.near({at})" if view.whole else f"part.load({at})"
 
     def wrap(self, body: Sequence[str], sums: Mapping[int, Dims]) -> list[str]:
         """The loops around ``body``; ``sums`` are begun before the summed ones and stored after them.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
@@ -22,7 +23,7 @@ from graphweft._machine import processors
 from graphweft._trace import span
 from graphweft._workers import set_width
 from graphweft.loader.epoch_order import drawn_order, share_of_order
-from graphweft.loader.fastest_choice import CoreSplit, FastestChoice
+from graphweft.loader.fastest_choice import ENOUGH, CoreSplit, FastestChoice
 from graphweft.loader.pipeline import Pipeline
 from graphweft.sample.permutation import permutation
 
@@ -30,6 +31,7 @@ B = TypeVar("B")
 
 _MOST = 2**63 - 1
 _UNCOUNTED = 2  # the first batches under a way fill the queue
+_IDLE = 0.96  # the part of a batch's time for which a caller waits that does nothing else
 
 
 class EpochLoader(abc.ABC, Generic[B]):
@@ -236,7 +238,8 @@ class EpochLoader(abc.ABC, Generic[B]):
             asked = time.perf_counter()
             with _model_threads(stay.way):
                 for count, batch in enumerate(_prepared(prepare, first, last, stay)):
-                    self.stall_seconds += time.perf_counter() - asked
+                    waited = time.perf_counter() - asked
+                    self.stall_seconds += waited
                     first += 1
                     if self._turn is turn:
                         self._position = first
@@ -244,7 +247,7 @@ class EpochLoader(abc.ABC, Generic[B]):
                     del batch
                     now = time.perf_counter()
                     if count >= _UNCOUNTED:
-                        stay.record(now - asked)
+                        stay.record(now - asked, waited)
                     asked = now
         if self._turn is turn:
             self.end_epoch()
@@ -287,15 +290,22 @@ class _Stay:
     def __init__(self, fastest: FastestChoice[CoreSplit]) -> None:
         self.way, self._fastest = fastest.way, fastest
         self._settled, self._ended = fastest.settled, False
+        self._idle = 0.0  # batches for which the caller did nothing but wait; none once it did something
 
     def goes_on(self) -> bool:
         """Whether the next batch is to be prepared under this way."""
         return not self._ended
 
-    def record(self, seconds: float) -> None:
-        """A batch took so long. What was begun when the way ended tells nothing: nothing is prepared beside it."""
+    def record(self, seconds: float, waited: float) -> None:
+        """A batch took so long, of which the caller waited so long.
+
+        What was begun when the way ended tells nothing: nothing is prepared beside it.
+        """
         if self._settled or self._ended:
             return
+        self._idle = self._idle + 1 if waited > _IDLE * seconds else -math.inf
+        if self.way.workers == 0 and self._idle == ENOUGH:  # one thread beside an idle caller is not faster than all
+            self._fastest.leave_out(lambda way: way.workers == 1 and way.model == 0)
         self._fastest.record(self.way, seconds)
         self._ended, self._settled = self._fastest.way != self.way, self._fastest.settled
 

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 W = TypeVar("W")
 
 _HOPELESS = 1.25  # times the best median, after so many tries:
-_ENOUGH = 3
+ENOUGH = 3
 _LEVEL = 1.04  # medians of some batches that are closer than this do not tell two ways apart
 
 
@@ -66,6 +66,11 @@ class FastestChoice(Generic[W]):
         for way in ways:
             self._seconds.setdefault(way, [])
 
+    def leave_out(self, unwanted: Callable[[W], bool]) -> None:
+        """Ways that were not tried yet and will not be, as something else tells that they are no faster."""
+        for way in [way for way, taken in self._seconds.items() if not taken and unwanted(way)]:
+            del self._seconds[way]
+
     @property
     def settled(self) -> bool:
         """Every way was tried, or there is only one."""
@@ -76,7 +81,7 @@ class FastestChoice(Generic[W]):
         """One that wants more tries; then the fastest, or the fastest preferred one that is level with it."""
         if not self.settled:
             wanting = [way for way in self._seconds if self._wants_more(way)]
-            untried = [way for way in wanting if len(self._seconds[way]) < _ENOUGH]
+            untried = [way for way in wanting if len(self._seconds[way]) < ENOUGH]
             return untried[0] if untried else max(wanting, key=lambda way: len(self._seconds[way]))
         medians = {way: statistics.median(taken or [0.0]) for way, taken in self._seconds.items()}
         fastest = min(medians.values())
@@ -97,4 +102,4 @@ class FastestChoice(Generic[W]):
         if len(taken) >= self._tries:
             return False
         others = [statistics.median(other) for name, other in self._seconds.items() if name != way and other]
-        return len(taken) < _ENOUGH or not others or statistics.median(taken) <= _HOPELESS * min(others)
+        return len(taken) < ENOUGH or not others or statistics.median(taken) <= _HOPELESS * min(others)

@@ -83,6 +83,21 @@ def without_wide(program: Program, hoisted: set[Value]) -> set[Value]:
     return left
 
 
+def without_copies(
+    program: Program, hoisted: set[Value], phase: Mapping[Value, int], heavy: Collection[Value] = ()
+) -> set[Value]:
+    """``hoisted`` without copies of nodes' rows for every edge that walks alone would read.
+
+    A walk has the row of one end at hand; rows of the other end are fewer than edges, and a walk over the reverse meets
+    numbers of edges in no order.
+    """
+    copies = {v for v in frontier(program, hoisted) if v.op in (Op.BROADCAST_SRC, Op.BROADCAST_DST)}
+    if not copies:
+        return hoisted
+    walks, spared = fuse_edges(program, hoisted - copies, phase, heavy)
+    return hoisted - (copies & spared).difference(*([walk.result, *walk.taps] for walk in walks))
+
+
 def heavy_products(program: Program, rows: Mapping[str, int], memory: float) -> set[Value]:
     """Products of edge rows and shared matrices, and their weights' gradients, that the kernels of products compute.
 

@@ -29,7 +29,7 @@ from graphweft.passes.canonical import canonicalise
 from graphweft.passes.certificate import Certificate, Certifier, Outcome, Refuted, Rewrite
 from graphweft.passes.cleanup import cleanup
 from graphweft.passes.demand import push_demand
-from graphweft.passes.edges import cover_edges, edge_bytes, heavy_products, without_wide
+from graphweft.passes.edges import cover_edges, edge_bytes, heavy_products, without_copies, without_wide
 from graphweft.passes.elementwise import fuse_elementwise
 from graphweft.passes.fuse import BACKWARD, FORWARD, Group, group_values
 from graphweft.passes.hoist import constant_values, frontier, kept_tensors
@@ -422,6 +422,9 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
     if walks and request.on("slopes", request.edges_from):
         joint, phase = sum_slopes(joint, hoisted, phase, heavy)
         hoisted = hoisted.intersection(joint.values) | constant_values(joint, ())  # its numbers, too
+
+    if walks:
+        hoisted = without_copies(joint, hoisted, phase, heavy)
 
     def rest(known: set[Value]) -> list[Group]:
         return group_values(joint, known, phase, request.on("fuse", 3), lambda value: _folds_scale(value, sizes))

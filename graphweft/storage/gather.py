@@ -67,7 +67,7 @@ def _gathered(table: Tensor, ids: Tensor, out: Tensor | None) -> Tensor:
         flat = flat.contiguous()
         stride = row
     ids = ids.contiguous()
-    out = empty((ids.numel(), *shape), table.dtype) if out is None else out
+    out = empty((ids.numel(), *shape), table.dtype, roomy=True) if out is None else out
     with span("gather rows", "lookup", rows=ids.numel(), bytes=out.numel() * size):
         _gather(flat.data_ptr(), flat.shape[0], stride * size, row * size, ids.data_ptr(), ids.numel(), out.data_ptr())
     return out

@@ -90,6 +90,13 @@ def largest_and_smallest(e: Edges) -> dict[str, Value]:
 
 
 @region
+def shares_of_both_degrees(e: Edges) -> dict[str, Value]:
+    degree = e.b.add(Op.POW, e.b.add(Op.IN_DEGREE, e.g, dtype=e["src:h"].tensor.dtype), exponent=-0.5)
+    m = e.f("mul", e.f("tanh", e.f("mul", e.src(), e.dst())), e.dst(degree))
+    return {"out": e.reduce(e.f("mul", m, e["edge:e"]), "mean")}
+
+
+@region
 def dot_as_gate(e: Edges) -> dict[str, Value]:
     score = e.b.add(Op.SDDMM, e.g, e["dst:h"], e["src:h"])
     m = e.f("mul", e.src(), e.shaped(e.f("tanh", score), 1))

@@ -211,3 +211,24 @@ def test_what_lies_ready_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
     for _ in batches:
         clock.now += 7.0
     assert loader.stall_seconds == waited
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_one_thread_beside_a_caller_that_only_waits_is_not_tried(busy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = _Clock()
+    monkeypatch.setattr(epochs_module, "time", clock)
+    loader = Loader(synthetic("default", scale=0.3), fanouts=[2], batch_size=2)
+    loader._fastest = FastestChoice([CoreSplit(0, 0), CoreSplit(1, 2), CoreSplit(2, 4)])
+    make = loader.make
+
+    def made(places, epoch):
+        clock.now += 1.0
+        return make(places, epoch)
+
+    monkeypatch.setattr(loader, "make", made)
+    for _ in loader:
+        clock.now += 0.5 if busy else 0.01
+        if loader._fastest.settled:
+            break
+    assert (CoreSplit(1, 2) in loader.ways) == busy
+    assert CoreSplit(2, 4) in loader.ways

@@ -12,9 +12,12 @@ from zoo import power_law_edges
 
 import graphweft as gw
 from graphweft.codegen.edge_nest import edge_nest
+from graphweft.ir.ops import Op
 from graphweft.ir.program import number
+from graphweft.ir.residency import TensorType
 from graphweft.passes import pipeline
 from graphweft.passes.edges import WRITTEN
+from graphweft.passes.hoist import frontier
 from graphweft.runtime.compile import Standing
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -60,3 +63,22 @@ def test_every_operation_that_may_enter_a_walk_is_in_a_tested_region(monkeypatch
         plan = function_of(region).compile(arguments(graph, fields_of(graph, torch.float32)), Standing())
         met |= {value.op for group in plan.compiled.groups if group.walk is not None for value in group.chain}
     assert sorted(op.name for op in WRITTEN - met) == []
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["by walks", "elsewhere"])
+def test_numbers_of_nodes_are_kept_for_every_edge_only_where_no_walk_reads_them(read, monkeypatch):
+    monkeypatch.setattr(pipeline, "WORTH_A_KERNEL", 0)
+    edges = power_law_edges(60, 400, seed=4)
+    graph = gw.Graph(edges.src, edges.dst, num_nodes=60)
+
+    def region(e):
+        share = e.b.add(Op.POW, e.b.add(Op.IN_DEGREE, e.g, dtype=torch.float32), exponent=-0.5)
+        ends = e.f("tanh", e.f("mul", e.src(), e.dst()))
+        out = {"out": e.reduce(e.f("mul", ends, e.dst(share)))}
+        return {**out, "shares": e.dst(share)} if read else out
+
+    plan = function_of(region).compile(arguments(graph, fields_of(graph, torch.float32)), Standing())
+    walks = [group for group in plan.compiled.groups if group.walk is not None]
+    kept = frontier(plan.compiled.program, plan.compiled.hoisted)
+    rows = {value.type.rows for value in kept if isinstance(value.type, TensorType)}
+    assert walks and ("E" in rows) == read and (read or "V" in rows)

@@ -53,6 +53,36 @@ def test_margins_and_gradient_are_those_of_all_pairs(case: Case, dtype: torch.dt
         np.testing.assert_allclose(grad.double().numpy(), expected, rtol=tolerance, atol=tolerance * 10)
 
 
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("closed", [False, True])
+def test_rows_of_any_length_compare_all_of_their_pairs(closed: bool, heads: int) -> None:
+    dst = torch.repeat_interleave(torch.arange(120), torch.arange(120))
+    case = Case("lengths", dst * 7 % 120, dst, 120, 120)
+    scores = torch.randn((dst.numel(), heads), generator=torch.Generator().manual_seed(3))
+    scores[::3] = scores[::3].mul(2).round().div(2)
+    dout = torch.randn(scores.shape, generator=torch.Generator().manual_seed(4))
+    exact, slope = scores.double().numpy(), dout.double().numpy()
+    adj = Graph(case.src, dst, num_nodes=120).csc
+    np.testing.assert_allclose(edge_margins(adj, scores).numpy(), _pairs(case, exact), rtol=1e-5, atol=1e-5)
+    grad = edge_margins_grad(adj, scores, dout, closed=closed)
+    np.testing.assert_allclose(grad.numpy(), _pairs_grad(case, exact, slope, closed), rtol=1e-4, atol=1e-4)
+
+
+def test_scores_that_are_not_finite_stay_in_their_head() -> None:
+    case = Case("one row", torch.arange(5), torch.zeros(5, dtype=torch.int64), 5, 5)
+    scores = torch.randn((5, 4), generator=torch.Generator().manual_seed(3))
+    scores[2, 1] = torch.nan
+    scores[3, 2] = torch.inf
+    adj, sound = case.graph().csc, scores.numpy()[:, [0, 3]]
+    got, grad = edge_margins(adj, scores), edge_margins_grad(adj, scores, torch.ones(5, 4), closed=False).numpy()
+    np.testing.assert_allclose(got.numpy()[:, [0, 3]], _pairs(case, sound), rtol=1e-6)
+    np.testing.assert_allclose(grad[:, [0, 3]], _pairs_grad(case, sound, np.ones((5, 2)), False), rtol=1e-6)
+    assert np.isnan(got.numpy()[:, 1]).all() and np.isnan(grad[:, [1, 2]]).all()
+    finite = [0, 1, 2, 4]
+    expected = _pairs(case, scores.double().numpy()[:, [2]])[finite, 0]
+    np.testing.assert_allclose(got.numpy()[finite, 2], expected, rtol=1e-6)
+
+
 def test_scores_that_are_not_finite_stay_in_their_row() -> None:
     graph = Graph(range(9), [0, 0, 0, 1, 1, 1, 2, 2, 2], num_nodes=9)
     inf, nan = torch.inf, torch.nan

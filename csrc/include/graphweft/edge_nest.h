@@ -67,17 +67,22 @@ GW_INLINE void store_strided(T* p, Part part, typename simd<T>::vec v) {
 }
 
 // The sum of all lanes, halves folded onto each other: a fixed order.
+template <class Real, int Lanes, class V>
+GW_INLINE Real fold_lanes(V v) {
+  if constexpr (Lanes == 4 && sizeof(Real) == 4) {
+    return (v[0] + v[2]) + (v[1] + v[3]);
+  } else if constexpr (Lanes == 2) {
+    return v[0] + v[1];
+  } else {
+    typedef Real half __attribute__((vector_size(Lanes / 2 * sizeof(Real))));
+    half part[2];
+    __builtin_memcpy(part, &v, sizeof(v));
+    return fold_lanes<Real, Lanes / 2>(part[0] + part[1]);
+  }
+}
 template <class V>
 GW_INLINE real_of<V> sum_lanes(V v) {
-  constexpr int lanes = sizeof(V) / sizeof(real_of<V>);
-  real_of<V> part[lanes];
-  simd<real_of<V>>::store(part, v);
-#pragma GCC unroll 8
-  for (int half = lanes / 2; half > 0; half /= 2) {
-#pragma GCC unroll 16
-    for (int lane = 0; lane < half; ++lane) part[lane] += part[lane + half];
-  }
-  return part[0];
+  return fold_lanes<real_of<V>, int(sizeof(V) / sizeof(real_of<V>))>(v);
 }
 
 // An offset known to the compiler.

@@ -225,6 +225,7 @@ template <class T>
 struct whole_lanes {
   using io = simd<T>;
   GW_INLINE typename io::vec load(const T* p) const { return io::load(p); }
+  GW_INLINE typename io::vec near(const T* p) const { return io::load(p); }
   GW_INLINE void store(T* p, typename io::vec v) const { io::store(p, v); }
   GW_INLINE typename io::vec keep(typename io::vec v) const { return v; }
   GW_INLINE int size() const { return io::lanes; }
@@ -234,6 +235,10 @@ struct last_lanes {
   using io = simd<T>;
   int count;
   GW_INLINE typename io::vec load(const T* p) const { return io::load_part(p, count); }
+  // Where memory follows the elements, which were written just now: a load of more than one store wrote waits for it.
+  GW_INLINE typename io::vec near(const T* p) const {
+    return vector_bytes == 64 && count * int(sizeof(T)) <= 32 ? io::load_part(p, count) : io::load(p);
+  }
   GW_INLINE void store(T* p, typename io::vec v) const { io::store_part(p, v, count); }
   // Zero behind the elements.
   GW_INLINE typename io::vec keep(typename io::vec v) const {

@@ -107,7 +107,8 @@ class segment_sampler final : public segment_sampler_base {
     ends_.push_back(num_nodes_);
     for (int64_t hop = 0; hop < request_.hops; ++hop) {
       rows[hop] = ends_[size_t(hop) + 1];
-      edges[hop] = 0;
+      edges[hop] = keeps_all(hop) ? row_start(rows[hop]) : 0;
+      if (keeps_all(hop)) continue;
       for (int64_t s = 0; s < first_segment_[rows[hop]]; ++s) edges[hop] += kept(segments_[s], hop);
     }
     totals[0] = num_nodes_;
@@ -164,6 +165,12 @@ class segment_sampler final : public segment_sampler_base {
   }
   [[nodiscard]] int64_t kept(const segment& s, int64_t hop) const {
     return std::min<int64_t>(s.drawn, fanout(hop, s.relation));
+  }
+  // Whether a hop reads all that rows draw, as no other one wants more.
+  [[nodiscard]] bool keeps_all(int64_t hop) const {
+    for (int64_t r = 0; r < relations(); ++r)
+      if (fanout(hop, r) < widths_[size_t(r)]) return false;
+    return true;
   }
   [[nodiscard]] int64_t row_start(int64_t row) const {
     const int64_t at = first_segment_[row];
@@ -462,7 +469,9 @@ class segment_sampler final : public segment_sampler_base {
 
   void copy_runs(int64_t rows, int64_t* run_begin, relation_run* runs) const {
     std::copy(first_segment_.data(), first_segment_.data() + rows + 1, run_begin);
-    for (int64_t s = 0; s < num_segments_; ++s) runs[s] = {segments_[s].relation, segments_[s].drawn};
+    parallel_ranges(num_segments_, entry_grain, [&](int64_t begin, int64_t end) {
+      for (int64_t s = begin; s < end; ++s) runs[s] = {segments_[s].relation, segments_[s].drawn};
+    });
   }
 
   void copy_block(int64_t hop, int64_t* indptr, int32_t* indices, uint32_t* offsets) const {

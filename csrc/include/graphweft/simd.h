@@ -45,7 +45,8 @@ struct simd {
 
   static inline vec load(const T* p) { return *reinterpret_cast<const unaligned*>(p); }
   static inline void store(T* p, vec v) { *reinterpret_cast<unaligned*>(p) = v; }
-  static inline vec splat(T v) { return vec{} + v; }
+  // Nothing is taken away, which costs nothing: a sum with zero would be computed, as it is another number at -0.
+  static inline vec splat(T v) { return v - vec{}; }
   // a b + c, rounded once where the instruction set has that, else twice. Written out where bits must not depend on
   // which products and sums a compiler fuses.
   static inline vec fused(vec a, vec b, vec c) {
@@ -101,6 +102,10 @@ struct simd {
   }
   static inline void store_part(T* p, vec v, int n) {
 #if defined(__AVX512VL__)
+    if (__builtin_constant_p(n) && n * sizeof(T) == 16) {
+      std::memcpy(p, &v, 16);  // what a masked store wrote is not always forwarded to loads
+      return;
+    }
     if constexpr (sizeof(T) == 4) {
       if (n <= 8) {
         __m256 low;

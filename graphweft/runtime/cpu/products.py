@@ -7,6 +7,7 @@ decided is decided here, so that a call compares no strings and tests no formats
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 import torch
 
@@ -18,7 +19,7 @@ from graphweft.runtime.feature_types import in_half
 from graphweft.runtime.features import SparseOperand
 from graphweft.runtime.half_rows import HALF
 from graphweft.runtime.kernel_call import KernelCall, Slots
-from graphweft.runtime.target import Launch
+from graphweft.runtime.target import Launch, interpreted
 from graphweft.runtime.terms import Left, Term, contract_terms, matmul_terms
 
 _STAGES = ("row_scale", "bias", "addend", "mask", "post_scale")
@@ -187,6 +188,20 @@ def scale(call: KernelCall) -> Launch:
             return
         factors = empty((rows.shape[0],)).fill_(factor)
         slots[out] = dense.rows_apply(rows, Epilogue(row_scale=factors))
+
+    return run
+
+
+def row_scale(call: KernelCall) -> Launch:
+    """Rows of any dimensions, each times its own number."""
+    if len(call.body) > 1 or call.value.inputs[0].tensor.sparse:
+        return interpreted(call)
+    x, factors, out = call.operand("x0"), call.operand("x1"), call.writes[0].at
+
+    def run(slots: Slots) -> None:
+        rows = slots[x]
+        flat = rows.reshape(rows.shape[0], prod(rows.shape[1:]))
+        slots[out] = dense.rows_apply(flat, Epilogue(row_scale=slots[factors])).view(rows.shape)
 
     return run
 

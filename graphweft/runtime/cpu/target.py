@@ -162,6 +162,7 @@ for name, launcher in {
     CPU.launches(name)(launcher)
 for name, launcher in {
     "scale": products.scale,
+    "row_scale": products.row_scale,
     "attention": attention.forward,
     "attention_grad": attention.backward,
     "batch_norm": norms.batch_norm,
