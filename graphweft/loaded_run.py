@@ -41,7 +41,7 @@ from graphweft.train.loop_options import METRICS
 from graphweft.train.named_metrics import measured, metrics_of
 from graphweft.train.options import EMBEDDING_TASKS, OPTIMIZERS, USUAL_GRAPHS, check_choice
 from graphweft.train.prediction import Predictions, predictions_of
-from graphweft.train.same_run import data_checksum
+from graphweft.train.same_run import INPUTS, data_checksum
 from graphweft.train.scores import shown
 from graphweft.train.spec import TrainSpec
 from graphweft.train.target import Scored, target_of
@@ -116,10 +116,13 @@ class Run:
         state = self._state
         with _told_already():
             if self.spec is not None:
-                trainer = make_trainer(self.spec, ds, self.model, out=None, progress=False, trace=None, loggers=())
+                still: dict[str, Any] = {"out": None, "progress": False, "trace": None, "loggers": ()}
+                config = {**self.spec.identity(), INPUTS: None}  # asks for their mark
+                trainer = make_trainer(self.spec, ds, self.model, **still, config=config)
             else:
                 trainer, state = _plain_trainer(self.model, ds, state, self._description.task)
-        if data_checksum(trainer.ds) != self.options["data_checksum"]:
+        marks = {self.options.get(INPUTS), trainer.state_dict()["config"].get(INPUTS)} - {None}
+        if data_checksum(trainer.ds) != self.options["data_checksum"] or (self.spec is not None and len(marks) > 1):
             raise DataError(
                 f"{ds.name}: expected the data that the run in {self.folder} was trained on, got others; "
                 "predict(ds) and evaluate(split, ds) take a dataset (--data, or --nodes and --edges)"

@@ -189,6 +189,14 @@ def test_other_data_are_told_from_the_runs_own(tmp_path) -> None:
     with pytest.raises(DataError, match=r"expected the data that the run in .* was trained on, got others"):
         loaded.predict()
     assert loaded.predict(loaded.tables(users, transfers)).shape == (400,)
+    for changed, same in ((users.assign(age=users.age**2), transfers), (users, transfers[::-1])):  # features or edges
+        changed.to_csv(spec.nodes, index=False)
+        same.to_csv(spec.edges, index=False)
+        with pytest.raises(DataError, match=r"expected the data that the run in .* was trained on, got others"):
+            gw.load_run(tmp_path / "run").predict()
+    users.to_csv(spec.nodes, index=False)
+    transfers.to_csv(spec.edges, index=False)
+    assert gw.load_run(tmp_path / "run").predict().shape == (400,)
     ds = loaded.tables(users, transfers)
     with pytest.raises(DataError, match="expected 9 features as the run has, got 3"):
         loaded.predict(ds.with_features("degree"))

@@ -72,6 +72,17 @@ def test_classes_keep_their_kind() -> None:
         assert list(found) == ["id", "prediction", f"p_{names[0]}", f"p_{names[1]}"]
 
 
+def test_ids_keep_their_name_where_it_is_that_of_a_prediction() -> None:
+    edges = {"source": ["a"], "target": ["b"]}
+    for name, others in (("prediction", ["prediction_", "p_x", "p_y"]), ("p_x", ["prediction", "p_x_", "p_y"])):
+        nodes = {name: ["a", "b", "c"], "f": [1, 2, 3], "y": ["x", "y", "x"]}
+        ds = gw.Dataset.from_tables(nodes, edges, id=name, label="y")
+        found = predictions_of(ds, OUTPUTS, target_of(ds)).columns()
+        assert list(found) == [name, *others] and found[name].tolist() == ["a", "b", "c"]
+        assert found[others[0]].tolist() == ["xy"[i] for i in OUTPUTS.argmax(1).tolist()]
+        assert torch.equal(torch.from_numpy(found[others[1]]), OUTPUTS.softmax(1)[:, 0])
+
+
 def test_a_typed_graph_tells_of_its_labelled_type() -> None:
     graph = gw.Graph.hetero({("p", "by", "a"): ([0, 1], [0, 0])}, num_nodes={"p": 2, "a": 1})
     ds = gw.Dataset("t", graph, None, [0, 1, -1], target_type="p", features={"p": np.eye(2)})
