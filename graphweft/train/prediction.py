@@ -106,7 +106,7 @@ class Predictions:
             roles = None if self.ds.encoding is None else self.ds.encoding.roles
             ends = _ENDS if roles is None else (roles.source or _ENDS[0], roles.target or _ENDS[1])
             found = {name: ids[rows] for name, rows in zip(ends, self.ds.edge_label_index.numpy(), strict=True)}
-        return _beside(found, self._told(rows, names))
+        return beside(found, self._told(rows, names))
 
     def _told(self, rows: slice, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         """The columns that the model gives."""
@@ -170,7 +170,7 @@ class Predictions:
         return chosen
 
 
-def _beside(ids: dict[str, NDArray[Any]], told: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def beside(ids: dict[str, NDArray[Any]], told: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Both, where no column of one takes the name of a column of the other."""
     found = dict(ids)
     for name, column in told.items():
