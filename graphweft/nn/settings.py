@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import array
 import functools
-import hashlib
 import threading
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -25,13 +24,14 @@ from torch.nn.utils import parametrize
 
 from graphweft.frontend.captured import Identity, capture, is_installed, is_library
 from graphweft.storage.feature import is_dense
+from graphweft.storage.fingerprint import fingerprint
 
 _KINDS = (bool, int, float, complex, str, bytes, type(None), range, torch.dtype, torch.device, torch.Size)
 _EXACT = frozenset({bool, int, str, type(None)})
 _CALLED = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
 _DEEPEST = 4  # objects within objects
-_KEPT_BYTES = 4096  # of an array; of a longer one a digest
+_KEPT_BYTES = 4096  # of an array; of a longer one a fingerprint
 _DEPTH = threading.local()
 _OWN = frozenset({"_parameters", "_buffers", "_modules", "_function", "_pieces"})
 
@@ -98,12 +98,16 @@ def plain(value: Any) -> Hashable:
 
 
 def _of_array(value: Any) -> Hashable:
-    """Numbers that lie side by side, by their bytes."""
+    """Numbers that lie side by side, by their bytes; a memory map, which may be larger than memory, by identity."""
+    if isinstance(value, np.memmap):
+        return Identity(value)
     facts = getattr(value, "shape", None), str(getattr(value, "dtype", ""))
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
         return type(value), facts, plain(value.tolist())
-    held = value.tobytes() if hasattr(value, "tobytes") else bytes(value)
-    return type(value), facts, held if len(held) <= _KEPT_BYTES else hashlib.blake2b(held, digest_size=16).digest()
+    if isinstance(value, np.ndarray) and value.nbytes > _KEPT_BYTES:
+        flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        return type(value), facts, fingerprint(torch.from_numpy(flat if flat.flags.writeable else flat.copy()))
+    return type(value), facts, value.tobytes() if hasattr(value, "tobytes") else bytes(value)
 
 
 def _of_object(value: Any) -> Hashable:
