@@ -48,8 +48,10 @@ from graphweft.train.target import Scored, target_of
 from graphweft.train.trainer import Trainer
 
 _PARTS = (*SPLITS, "all")
-_KEPT = ("label_smoothing", "class_weight", "warmup", "clip", "clip_value", "ema", "eval_every", "precision")
-_KEPT += ("accumulate",)
+_KEPT = (
+    *("label_smoothing", "class_weight", "warmup", "clip", "clip_value", "ema", "eval_every", "precision"),
+    "accumulate",
+)
 _RULES = (*STOP_ON, *LINK_RULES)
 _DECIDING = ("optimizer", "loss", "scheduler", "best")  # which may be objects of the program's
 
