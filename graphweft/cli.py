@@ -286,7 +286,8 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
         more = "" if auc is None else f", ROC AUC {shown(auc, 'ROC AUC')}"
         at_best = ((name, summary.get(f"test_{name}_at_best_val")) for name in _named(summary))
         more += "".join(f", {name} {value:.4g}" for name, value in at_best if value is not None)
-        lines.append(f"{_best(summary, best)} in epoch {summary['best_epoch']}: test {test}{more}")
+        which = "" if _is_score(summary) else f"{metric} "
+        lines.append(f"{_best(summary, best)} in epoch {summary['best_epoch']}: test {which}{test}{more}")
     guess = summary.get("constant_guess_acc")
     if guess is not None and guess > _NOTABLE_GUESS:
         row = "edge" if str(summary.get("task")).startswith("edge") else "node" if many is None else "graph"
@@ -326,11 +327,16 @@ _ALSO_SHOWN = ("rmse", "mae", "r2")  # of values, asked for or not
 _SHOWN_AS = {"auc": "ROC AUC", "mae": "MAE", "r2": "RMSE"}  # per cent or a number
 
 
+def _is_score(summary: dict[str, Any]) -> bool:
+    """Whether the best epoch is that of the best score."""
+    return summary.get("best_by", "accuracy") in ("accuracy", summary["metric"])
+
+
 def _best(summary: dict[str, Any], score: str) -> str:
     """By which validation value the best epoch was chosen, and that value; for losses the score of that epoch."""
-    by = summary.get("best_by", "accuracy")
-    if by in ("accuracy", summary["metric"]):
+    if _is_score(summary):
         return f"at the best validation, {score}"
+    by = summary["best_by"]
     value = summary.get(f"best_val_{by}")
     return f"at the best validation {by}, {score if value is None else format(value, '.4g')}"
 

@@ -37,17 +37,23 @@ from graphweft.train.finished import history_of, of_state
 from graphweft.train.full_batch import SPLITS, features_of
 from graphweft.train.graph_task import graph_outputs
 from graphweft.train.history import History
-from graphweft.train.loop_options import METRICS
+from graphweft.train.loop_options import LINK_RULES, LOSSES, METRICS, SCHEDULES
 from graphweft.train.named_metrics import measured, metrics_of
-from graphweft.train.options import EMBEDDING_TASKS, OPTIMIZERS, USUAL_GRAPHS, check_choice
+from graphweft.train.options import EMBEDDING_TASKS, OPTIMIZERS, STOP_ON, USUAL_GRAPHS, check_choice
 from graphweft.train.prediction import Predictions, predictions_of
-from graphweft.train.same_run import data_checksum
+from graphweft.train.same_run import INPUTS, data_checksum
 from graphweft.train.scores import shown
 from graphweft.train.spec import TrainSpec
 from graphweft.train.target import Scored, target_of
 from graphweft.train.trainer import Trainer
 
 _PARTS = (*SPLITS, "all")
+_KEPT = (
+    *("label_smoothing", "class_weight", "warmup", "clip", "clip_value", "ema", "eval_every", "precision"),
+    "accumulate",
+)
+_RULES = (*STOP_ON, *LINK_RULES)
+_DECIDING = ("optimizer", "loss", "scheduler", "best")  # which may be objects of the program's
 
 
 class Run:
@@ -116,13 +122,23 @@ class Run:
         state = self._state
         with _told_already():
             if self.spec is not None:
-                trainer = make_trainer(self.spec, ds, self.model, out=None, progress=False, trace=None, loggers=())
+                still: dict[str, Any] = {"out": None, "progress": False, "trace": None, "loggers": ()}
+                config = {**self.spec.identity(), INPUTS: None}  # asks for their mark
+                trainer = make_trainer(self.spec, ds, self.model, **still, config=config)
             else:
                 trainer, state = _plain_trainer(self.model, ds, state, self._description.task)
-        if data_checksum(trainer.ds) != self.options["data_checksum"]:
+        others = len({self.options.get(INPUTS), trainer.state_dict()["config"].get(INPUTS)} - {None}) > 1
+        # tables were encoded by their own means and categories just now, not by those of the run
+        if data_checksum(trainer.ds) != self.options["data_checksum"] or (others and self.encoding is not None):
             raise DataError(
                 f"{ds.name}: expected the data that the run in {self.folder} was trained on, got others; "
                 "predict(ds) and evaluate(split, ds) take a dataset (--data, or --nodes and --edges)"
+            )
+        if others:
+            warnings.warn(
+                f"{ds.name}: features or edges are others than those that the run in {self.folder} was trained on",
+                DataWarning,
+                stacklevel=3,
             )
         trainer.load_state_dict(state)
         trainer.prepare()
@@ -328,7 +344,8 @@ def _told_already() -> Iterator[None]:
 def _plain_trainer(model: nn.Module, ds: Dataset, state: dict[str, Any], task: str) -> tuple[Trainer, dict[str, Any]]:
     """A trainer as the one of a program, and the state that it can take up.
 
-    An optimizer object or a sampler of the program's own is not made again: predictions do without.
+    An optimizer object, a loss, a scheduler or a sampler of the program's own is not made again: predictions do
+    without, and ``fit`` names what is missing.
     """
     options = state["config"]
     given = {name: options[name] for name in ("lr", "mode", "weight_decay", "weight_decay_on", "seed", "stop_on")}
@@ -341,13 +358,32 @@ def _plain_trainer(model: nn.Module, ds: Dataset, state: dict[str, Any], task: s
         raise ConfigError("run: expected predictions of a whole graph, predict(ds), for a run with a ShadowSampler")
     if options["optimizer"] in OPTIMIZERS:
         given["optimizer"] = options["optimizer"]
-    trainer = Trainer(model, ds, task=task, **given)
+    trainer = Trainer(model, ds, task=task, **given, **_choices(options))
     trainer.history = History(**judged_by(options))
+    made = trainer.state_dict()["config"]
+    trainer.lacks = tuple(name for name in _DECIDING if options.get(name) != made.get(name))
     mine = trainer.state_dict()
     keep = () if options["optimizer"] in OPTIMIZERS else ("optimizer",)
     drawn_alike = options.get("drawn") == "graphs" or isinstance(options.get("drawn"), list)
     keep = keep if drawn_alike and "group" not in options else (*keep, "mini_batch")
     return trainer, {**state, "callbacks": [], **{name: mine[name] for name in keep if name in mine}}
+
+
+def _choices(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a program's run that a checkpoint has as they were given."""
+    given = {name: options[name] for name in _KEPT if name in options}
+    if options.get("loss") in LOSSES:
+        given["loss"] = options["loss"]
+    if str(options.get("scheduler")).partition(":")[0] in SCHEDULES:
+        given["scheduler"] = options["scheduler"]
+    named = [name for name in str(options.get("metrics", "")).split(",") if _is_known(name)]
+    rule = options.get("best")
+    return {**given, "metrics": named, **({"best": rule} if _is_known(rule) or rule in _RULES else {})}
+
+
+def _is_known(metric: Any) -> bool:
+    """Whether a metric is one of ours by its name."""
+    return metric in METRICS or str(metric).startswith("hits@")
 
 
 def _rows(ds: Dataset, split: str) -> Tensor:

@@ -15,6 +15,7 @@ from torch import nn
 import graphweft as gw
 from graphweft._errors import CheckpointError, ConfigError, DataError, DataWarning
 from graphweft.run import run
+from graphweft.storage.feature import SparseFeatures
 from graphweft.train.description import how_made, make_model
 from graphweft.train.spec import TrainSpec
 
@@ -170,6 +171,61 @@ def test_a_changed_model_is_not_made_again_as_it_was(tmp_path) -> None:
     assert torch.equal(before, torch.random.get_rng_state())
 
 
+def test_a_programs_run_goes_on_as_it_would_have(tmp_path) -> None:
+    """With its schedule, clipping, averages, weights of classes and rule of the best epoch."""
+    ds = gw.synthetic("cora", scale=0.05)
+    options = {"lr": 0.05, "seed": 4, "scheduler": "cosine:10", "warmup": 2, "clip": 0.5, "ema": 0.9}
+    options |= {"label_smoothing": 0.1, "class_weight": "balanced", "best": "f1_macro", "eval_every": 2}
+
+    def trained(folder: Path, epochs: int, **more: object) -> gw.Trainer:
+        torch.manual_seed(0)
+        model = gw.nn.GCN(ds.num_features, 8, ds.num_classes, dropout=0.3)
+        trainer = gw.Trainer(model, ds, out=folder, **{**options, **more})
+        trainer.fit(epochs)
+        return trainer
+
+    whole, _ = trained(tmp_path / "whole", 10), trained(tmp_path / "part", 4)
+    resumed = gw.load_run(tmp_path / "part", ds=ds).trainer
+    resumed.fit(6)
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name])
+    for column in ("loss", "val_f1_macro", "lr"):
+        assert whole.history[column] == resumed.history[column]
+    assert whole.history.best.epoch == resumed.history.best.epoch
+
+
+def test_a_run_with_objects_of_its_program_is_not_continued_without_them(tmp_path) -> None:
+    ds = gw.synthetic("cora", scale=0.05)
+    for number, (name, value) in enumerate(
+        (
+            ("loss", torch.nn.MultiMarginLoss()),
+            ("scheduler", lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2)),
+        )
+    ):
+        trainer = gw.Trainer(
+            gw.nn.GCN(ds.num_features, 8, ds.num_classes), ds, out=tmp_path / str(number), **{name: value}
+        )
+        trainer.fit(2)
+        loaded = gw.load_run(tmp_path / str(number), ds=ds)
+        assert torch.equal(loaded.predict(), trainer.predict())
+        with pytest.raises(ConfigError, match=rf"fit: expected the {name} that the run was trained with, which only"):
+            loaded.trainer.fit(1)
+
+
+def test_files_with_other_features_are_told_of(tmp_path) -> None:
+    ds = gw.synthetic("cora", scale=0.05)
+    ds.save(tmp_path / "d.npz")
+    run(TrainSpec(data=str(tmp_path / "d.npz"), out=str(tmp_path / "run"), epochs=2, hidden=4, threads=1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        before = gw.load_run(tmp_path / "run").predict(probabilities=True)
+    x = ds.x.to_dense() if isinstance(ds.x, SparseFeatures) else ds.x
+    replace(ds, x=2 * x).save(tmp_path / "d.npz")
+    with pytest.warns(DataWarning, match=r"features or edges are others than those that the run in .* was trained on"):
+        after = gw.load_run(tmp_path / "run").predict(probabilities=True)
+    assert not torch.allclose(before, after)
+
+
 def test_files_are_found_from_another_folder(tmp_path, monkeypatch) -> None:
     write_fraud(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -189,6 +245,14 @@ def test_other_data_are_told_from_the_runs_own(tmp_path) -> None:
     with pytest.raises(DataError, match=r"expected the data that the run in .* was trained on, got others"):
         loaded.predict()
     assert loaded.predict(loaded.tables(users, transfers)).shape == (400,)
+    for changed, same in ((users.assign(age=users.age**2), transfers), (users, transfers[::-1])):  # features or edges
+        changed.to_csv(spec.nodes, index=False)
+        same.to_csv(spec.edges, index=False)
+        with pytest.raises(DataError, match=r"expected the data that the run in .* was trained on, got others"):
+            gw.load_run(tmp_path / "run").predict()
+    users.to_csv(spec.nodes, index=False)
+    transfers.to_csv(spec.edges, index=False)
+    assert gw.load_run(tmp_path / "run").predict().shape == (400,)
     ds = loaded.tables(users, transfers)
     with pytest.raises(DataError, match="expected 9 features as the run has, got 3"):
         loaded.predict(ds.with_features("degree"))

@@ -7,7 +7,7 @@ which a run keeps and later tables are read with. Called by :mod:`graphweft.data
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -123,7 +123,22 @@ class Roles:
             twice = next((name for name in names if names.count(name) > 1), None)
             if twice is not None:
                 raise DataError(f"{twice!r}: expected one meaning for a column, got it named twice")
+        found._check_features([(() if nodes is None else nodes.names, found.of_nodes), (edges.names, found.of_edges)])
         return found
+
+    def _check_features(self, tables: Sequence[tuple[Sequence[str], Sequence[str]]]) -> None:
+        """Columns to drop, and those of categories, would be features of a table, given names and those that are none.
+
+        Raises: DataError.
+        """
+        for option, left_out in (("drop", ()), ("categories", self.drop)):
+            for name in getattr(self, option):
+                if any(name in names and name not in (*others, *left_out) for names, others in tables):
+                    continue
+                given = {one.name: getattr(self, one.name) for one in fields(self) if one.name != option}
+                named = {role: held if isinstance(held, tuple) else (held,) for role, held in given.items()}
+                role = next(role for role, held in named.items() if name in held)
+                raise DataError(f"{role}={name!r} cannot be combined with {option}={name!r}")
 
 
 def as_names(names: str | Sequence[str]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from graphweft._draws import call_key
 from graphweft._torch_private import pytree
+from graphweft.frontend.aliases import STOPPED
 from graphweft.frontend.moves import EdgeSet
 from graphweft.frontend.operands import mapped_tensors
 from graphweft.frontend.region import Planned, Region
@@ -141,7 +142,7 @@ class StepRun:
 
     def __init__(self, step: Step) -> None:
         self.step, self._target = step, _ANY_ORDER.get(step.target, step.target)
-        self.reads = step.reads
+        self.reads, self._stops = step.reads, step.stops or step.target in STOPPED
 
     def again(self, args: Any, kwargs: Any) -> StepRun:
         """The same operation with other structure and sizes."""
@@ -153,7 +154,7 @@ class StepRun:
         """Adds the step's results to ``env``."""
         step = self.step
         args, kwargs = pytree.tree_map_only(Var, env.__getitem__, (step.args, step.kwargs))
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not step.stops):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self._stops):
             made = self._target(*args, **kwargs)
         for var, result in zip(step.outs, made if isinstance(made, tuple | list) else (made,), strict=True):
             if var is not None:

@@ -8,13 +8,15 @@ attribute, a replaced layer or a hook counts at once, as in torch.
 from __future__ import annotations
 
 import argparse
+import array
 import functools
 import threading
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from types import FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
@@ -22,12 +24,14 @@ from torch.nn.utils import parametrize
 
 from graphweft.frontend.captured import Identity, capture, is_installed, is_library
 from graphweft.storage.feature import is_dense
+from graphweft.storage.fingerprint import fingerprint
 
-_KINDS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_KINDS = (bool, int, float, complex, str, bytes, type(None), range, torch.dtype, torch.device, torch.Size)
 _EXACT = frozenset({bool, int, str, type(None)})
 _CALLED = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
 _DEEPEST = 4  # objects within objects
+_KEPT_BYTES = 4096  # of an array; of a longer one a fingerprint
 _DEPTH = threading.local()
 _OWN = frozenset({"_parameters", "_buffers", "_modules", "_function", "_pieces"})
 
@@ -78,7 +82,9 @@ def plain(value: Any) -> Hashable:
         return Tensor, value.dtype, value.shape, value.requires_grad
     if isinstance(value, Mapping):
         return type(value), tuple((plain(key), plain(item)) for key, item in value.items())
-    if isinstance(value, list | tuple):
+    if isinstance(value, np.ndarray | np.generic | array.array | bytearray):
+        return _of_array(value)
+    if isinstance(value, Sequence):
         return type(value), tuple(map(plain, value))
     if isinstance(value, set | frozenset):
         return type(value), frozenset(map(plain, value))
@@ -89,6 +95,19 @@ def plain(value: Any) -> Hashable:
     if isinstance(value, MethodType):
         return MethodType, plain(value.__func__), plain(value.__self__)
     return _of_object(value)
+
+
+def _of_array(value: Any) -> Hashable:
+    """Numbers that lie side by side, by their bytes; a memory map, which may be larger than memory, by identity."""
+    if isinstance(value, np.memmap):
+        return Identity(value)
+    facts = getattr(value, "shape", None), str(getattr(value, "dtype", ""))
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return type(value), facts, plain(value.tolist())
+    if isinstance(value, np.ndarray) and value.nbytes > _KEPT_BYTES:
+        flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        return type(value), facts, fingerprint(torch.from_numpy(flat if flat.flags.writeable else flat.copy()))
+    return type(value), facts, value.tobytes() if hasattr(value, "tobytes") else bytes(value)
 
 
 def _of_object(value: Any) -> Hashable:

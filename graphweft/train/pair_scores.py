@@ -16,7 +16,7 @@ from graphweft._errors import ConfigError, DataError
 from graphweft.data.columns import Column, Table, as_table
 from graphweft.data.table_encoding import USUAL, Roles
 from graphweft.train.link_task import dots
-from graphweft.train.prediction import Predictions
+from graphweft.train.prediction import Predictions, beside
 
 
 def pair_scores(made: Predictions, pairs: Any) -> dict[str, NDArray[Any]]:
@@ -47,7 +47,7 @@ def pair_scores(made: Predictions, pairs: Any) -> dict[str, NDArray[Any]]:
     rows = [torch.from_numpy(_places(column, places)) for column in ends]
     score = dots(made.outputs, *rows)
     found = {column.name: made.ids()[at.numpy()] for column, at in zip(ends, rows, strict=True)}
-    return {**found, "score": score.numpy(), "probability": score.sigmoid().numpy()}
+    return beside(found, {"score": score.numpy(), "probability": score.sigmoid().numpy()})
 
 
 def _name(option: str, given: str | None, table: Table) -> str:

@@ -96,6 +96,7 @@ class Predictions:
     def columns(self) -> dict[str, NDArray[Any]]:
         """Columns of the table of predictions: ids, ``prediction``, and ``p_<class>`` for every class or label.
 
+        Where a column of ids has such a name, the other one gets an underscore behind it: ``prediction_``.
         Of a typed graph with one labelled type it has the nodes of that type, with their numbers within it.
         """
         ids, rows = self._ids()
@@ -105,16 +106,20 @@ class Predictions:
             roles = None if self.ds.encoding is None else self.ds.encoding.roles
             ends = _ENDS if roles is None else (roles.source or _ENDS[0], roles.target or _ENDS[1])
             found = {name: ids[rows] for name, rows in zip(ends, self.ds.edge_label_index.numpy(), strict=True)}
+        return beside(found, self._told(rows, names))
+
+    def _told(self, rows: slice, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """The columns that the model gives."""
         outputs, labels = self.outputs[rows], self.labels[rows]
         if self.label_task == "link":
-            return found | {f"e_{i}": outputs[:, i].numpy() for i in range(outputs.shape[1])}
+            return {f"e_{i}": outputs[:, i].numpy() for i in range(outputs.shape[1])}
         if self.label_task == "regression":
             if labels.dim() == 1 or labels.shape[1] == 1:
-                return found | {"prediction": labels.reshape(-1).numpy()}
-            return found | {f"prediction_{name}": labels[:, i].numpy() for i, name in enumerate(names)}
-        found["prediction"] = self._named(labels, names)
+                return {"prediction": labels.reshape(-1).numpy()}
+            return {f"prediction_{name}": labels[:, i].numpy() for i, name in enumerate(names)}
         chances = probabilities(outputs, self.label_task)
-        return found | {f"p_{name}": chances[:, i].numpy() for i, name in enumerate(names)}
+        by_class = {f"p_{name}": chances[:, i].numpy() for i, name in enumerate(names)}
+        return {"prediction": self._named(labels, names), **by_class}
 
     def save(self, path: str | Path) -> Path:
         """Writes :meth:`columns` as ``.csv``, ``.tsv`` or ``.parquet``; an old file is replaced in one step.
@@ -163,6 +168,16 @@ class Predictions:
             values = np.array([name == "True" for name in names])
         chosen: NDArray[Any] = values[labels.numpy()]
         return chosen
+
+
+def beside(ids: dict[str, NDArray[Any]], told: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Both, where no column of one takes the name of a column of the other."""
+    found = dict(ids)
+    for name, column in told.items():
+        while name in ids:
+            name += "_"
+        found[name] = column
+    return found
 
 
 def _shown(value: Any) -> str:

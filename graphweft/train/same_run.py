@@ -17,7 +17,7 @@ from graphweft.data.part_dataset import PartDataset
 from graphweft.data.stored import StoredDataset
 from graphweft.storage.fingerprint import fingerprint
 
-_INPUTS = "inputs_checksum"  # older checkpoints have none, nor have runs on parts
+INPUTS = "inputs_checksum"  # older checkpoints have none, nor have runs on parts
 
 
 def check_same_run(folder: str, saved: dict[str, Any], config: dict[str, Any]) -> None:
@@ -26,7 +26,7 @@ def check_same_run(folder: str, saved: dict[str, Any], config: dict[str, Any]) -
     Raises: CheckpointError naming the first that is not.
     """
     for name, value in config.items():
-        if name == _INPUTS:
+        if name == INPUTS:
             if len({saved.get(name), value} - {None}) > 1:
                 raise CheckpointError(
                     f"resume: expected the features and edges of the run that {folder} holds, got others; "
@@ -57,14 +57,15 @@ def content_checksum(ds: Dataset) -> str:
 
 
 def with_inputs(config: dict[str, Any] | None, ds: Dataset, is_kept: Any) -> dict[str, Any]:
-    """``config`` of a run on ``ds``, where it ``is_kept`` in a folder with a mark of its features and edges.
+    """``config`` of a run on ``ds``, where it ``is_kept`` in a folder, or ``config`` asks, with a mark of its inputs.
 
-    Memory is read once. A store has checksums of its own, and :func:`data_checksum` of parts says all.
+    These are features and edges. Memory is read once. A store has checksums of its own, and :func:`data_checksum` of
+    parts says all.
     """
-    if not is_kept or isinstance(ds, PartDataset):
+    if not (is_kept or INPUTS in (config or {})) or isinstance(ds, PartDataset):
         return config or {}
     mark = f"{ds.store.manifest.crc32:08x}" if isinstance(ds, StoredDataset) else _mark(_inputs(ds))
-    return {**(config or {}), _INPUTS: mark}
+    return {**(config or {}), INPUTS: mark}
 
 
 def _inputs(ds: Dataset) -> list[Any]:
@@ -85,4 +86,4 @@ def _mark(given: list[Any]) -> str:
     return f"{zlib.crc32(repr(marks).encode()):08x}"
 
 
-__all__ = ["check_same_run", "content_checksum", "data_checksum", "with_inputs"]
+__all__ = ["INPUTS", "check_same_run", "content_checksum", "data_checksum", "with_inputs"]

@@ -300,6 +300,11 @@ class Trainer(TrainerFacts):
         Raises: ConfigError when the loss is no longer finite or ``out`` cannot be written; KeyboardInterrupt.
         """
         check_integer("epochs", epochs, 0)
+        if self.lacks:
+            raise ConfigError(
+                f"fit: expected the {' and '.join(self.lacks)} that the run was trained with, which only its program "
+                "has; gw.Trainer(..., out=folder).resume() goes on there"
+            )
         target = self.epoch + epochs
         self._weights.put_last()
         self._refresh()

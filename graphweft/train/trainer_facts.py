@@ -24,8 +24,12 @@ from graphweft.train.tracing import Tracing
 
 
 class TrainerFacts(ShownAsFacts):
-    """The read-only properties of a trainer."""
+    """The read-only properties of a trainer.
 
+    ``lacks``: options of the run that only the program has which began it, so that nothing goes on without them.
+    """
+
+    lacks: tuple[str, ...] = ()
     history: History
     promise: Promise
     ranks: Ranks

@@ -49,7 +49,8 @@ def test_flags_are_the_trainers_keywords(tmp_path: Path, capsys: pytest.CaptureF
     assert torch.equal(run.predict(), trainer.predict())
     assert all(name in told for name in ("f1_macro of the last epoch: ", "roc_auc of the last epoch: "))
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert f"at the best validation f1_macro, {summary['best_val_f1_macro']:.4g} in epoch" in told
+    best = f"at the best validation f1_macro, {summary['best_val_f1_macro']:.4g} in epoch {summary['best_epoch']}"
+    assert f"{best}: test accuracy {100 * summary['test_acc_at_best_val']:.1f} %" in told
     assert summary["best_val_f1_macro"] == history.best.metrics["val_f1_macro"]  # type: ignore[union-attr]
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 9
 

@@ -282,6 +282,13 @@ def test_drop_and_categories() -> None:
     assert gw.Dataset.from_tables(*tables, categories="memo", max_categories=40).num_features == 41
 
 
+def test_a_column_of_the_other_table_is_dropped_by_the_name_of_a_role() -> None:
+    nodes, edges = ring(["ann", "bob", "eve"], age=[1, 2, 3], time=[7, 8, 9])
+    edges["time"] = [3, 1, 2]
+    ds = gw.Dataset.from_tables(nodes, edges, time="time", drop=["time"])
+    assert ds.encoding.titles == ("age",) and ds.edge_time.numel() == 3
+
+
 def test_a_column_of_numbers_with_texts_among_them_says_so() -> None:
     ids = list(range(100))
     with pytest.raises(DataError, match=r"most are numbers, the first that is none is '1,5'"):
@@ -307,6 +314,10 @@ NODES, EDGES = ring(["ann", "bob", "eve"], age=[1, 2, 3], y=["p", "q", "p"])
         ({"split": "part"}, r"split: expected a column of nodes, got 'part'"),
         ({"drop": "Age2"}, r"drop: expected a column of either table, got 'Age2'; did you mean 'age'\?"),
         ({"label": "id"}, r"'id': expected one meaning for a column, got it named twice"),
+        ({"label": "y", "drop": ["y"]}, r"label='y' cannot be combined with drop='y'"),
+        ({"label": ("y", "age"), "drop": ["age"]}, r"label='age' cannot be combined with drop='age'"),
+        ({"id": "id", "categories": ["id"]}, r"id='id' cannot be combined with categories='id'"),
+        ({"drop": ["age"], "categories": ["age"]}, r"drop='age' cannot be combined with categories='age'"),
         ({"unknown_ids": "keep"}, r"unknown_ids: expected error or drop, got 'keep'"),
         ({"task": "guess"}, r"task: expected classification, multilabel, regression, got 'guess'"),
         ({"label": "y", "task": "regression"}, r"nodes, column 'y': expected numbers, got 'p' in row 1"),

@@ -179,6 +179,20 @@ def test_rows_of_nodes_and_edges_of_one_number() -> None:
     check(code, sizes_that_coincide)
 
 
+def test_detached_rows_beside_what_runs_as_it_stands() -> None:
+    """No gradient passes a detached copy, whether it is part of a program or not: straight-through estimators."""
+
+    def code(x: Tensor, edge_index: Tensor, weight: Tensor) -> Any:
+        h = (x @ weight).cumsum(0)
+        gated = (h * h.detach().sigmoid()).cumsum(0)
+        share = h.softmax(-1)
+        hard = torch.zeros_like(share).scatter_(-1, share.argmax(-1, keepdim=True), 1.0)
+        through = (hard - share.detach() + share).cumsum(0) * h.data.cumsum(1)
+        return total(gated, edge_index), total(through, edge_index)
+
+    check(code)
+
+
 class Dense(nn.Module):
     """Products with biases, batch norm and dropout around a sum over edges."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import array
+import collections
 import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -68,6 +71,7 @@ def with_attribute() -> Act:
 
 COUNT = 0
 KEPT: dict[str, Tensor] = {}
+TABLE: dict[str, Any] = {}
 
 
 def with_global() -> Act:
@@ -191,6 +195,44 @@ def test_state_that_is_only_read_is_read_in_every_call() -> None:
     check(15.0)
     Scale.apply.__defaults__[0]["by"] = 2.0  # type: ignore[index]
     check(30.0)
+
+
+HOLDERS: dict[str, Callable[[], Any]] = {
+    "NumPy array": lambda: np.ones(3),
+    "long NumPy array": lambda: np.ones(4000),
+    "NumPy array of objects": lambda: np.array([1.0, None], dtype=object),
+    "deque": lambda: collections.deque([1.0, 2.0]),
+    "UserList": lambda: collections.UserList([1.0, 2.0]),
+    "array": lambda: array.array("d", [1.0, 2.0]),
+    "bytearray": lambda: bytearray([1, 2]),
+}
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_numbers_in_holders_that_change_in_place(kind: str) -> None:
+    """They are read in every call, as attributes and as globals."""
+    x, edge_index = graph()
+
+    def act(h: Tensor) -> Tensor:
+        return h * float(TABLE["numbers"][0])
+
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.numbers = HOLDERS[kind]()
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return act(total(x, edge_index) * float(self.numbers[0]))
+
+    plain, TABLE["numbers"] = Reads(), HOLDERS[kind]()
+    module = gw.compile(plain)
+    for place in (None, plain.numbers, TABLE["numbers"], plain.numbers):
+        if place is not None:
+            place[0] = place[0] + 2
+        factor = float(plain.numbers[0]) * float(TABLE["numbers"][0])
+        for _ in range(2):
+            torch.testing.assert_close(module(x, edge_index), factor * total(x, edge_index))
+    assert calls_of(module).last is not None
 
 
 def test_gradients_that_forward_enables_under_no_grad() -> None:

@@ -13,6 +13,7 @@ import torch
 import graphweft as gw
 from graphweft._errors import ConfigError, DataError, MissingPackageError
 from graphweft.train import prediction
+from graphweft.train.pair_scores import pair_scores
 from graphweft.train.prediction import predictions_of, probabilities, write_columns
 from graphweft.train.target import target_of
 
@@ -70,6 +71,27 @@ def test_classes_keep_their_kind() -> None:
         found = predictions_of(ds, OUTPUTS, target_of(ds)).columns()
         assert found["prediction"].tolist() == [names[i] for i in OUTPUTS.argmax(1).tolist()]
         assert list(found) == ["id", "prediction", f"p_{names[0]}", f"p_{names[1]}"]
+
+
+def test_ids_keep_their_name_where_it_is_that_of_a_prediction() -> None:
+    edges = {"source": ["a"], "target": ["b"]}
+    for name, others in (("prediction", ["prediction_", "p_x", "p_y"]), ("p_x", ["prediction", "p_x_", "p_y"])):
+        nodes = {name: ["a", "b", "c"], "f": [1, 2, 3], "y": ["x", "y", "x"]}
+        ds = gw.Dataset.from_tables(nodes, edges, id=name, label="y")
+        found = predictions_of(ds, OUTPUTS, target_of(ds)).columns()
+        assert list(found) == [name, *others] and found[name].tolist() == ["a", "b", "c"]
+        assert found[others[0]].tolist() == ["xy"[i] for i in OUTPUTS.argmax(1).tolist()]
+        assert torch.equal(torch.from_numpy(found[others[1]]), OUTPUTS.softmax(1)[:, 0])
+
+
+def test_ends_of_pairs_keep_their_names() -> None:
+    pairs = {"score": ["a", "b"], "target": ["b", "c"]}
+    nodes = {"id": ["a", "b", "c"], "f": [1, 2, 3]}
+    ds = gw.Dataset.from_tables(nodes, pairs, source="score", target="target")
+    rows = torch.tensor([[1.0, 0.0], [2.0, 3.0], [0.0, 1.0]])
+    found = pair_scores(predictions_of(ds, rows, None), pairs)
+    assert list(found) == ["score", "target", "score_", "probability"] and found["score"].tolist() == ["a", "b"]
+    assert found["score_"].tolist() == [2.0, 3.0]
 
 
 def test_a_typed_graph_tells_of_its_labelled_type() -> None:
