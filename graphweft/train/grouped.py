@@ -163,9 +163,6 @@ class Grouped(OnGroups):
         beside = _beside(model, ds, self.fanouts, batch_size, memory)
         self._source, self._row_ids, self.group = _parts_of(ds, x, macro, memory, hubs, beside)
         self._inputs: tuple[Any, EdgeInputs | None] = (None, None)
-        if hubs and (self._source.types is not None or self._source.has_weights):
-            kind = "a typed graph" if self._source.types is not None else "weights of edges"
-            raise ConfigError(f"macro: hubs cannot be combined with {kind}")
         self.hubs = self._pinned(hubs) if hubs else None
         self._drawn = batch_size, seed, 1 if macro is None else macro.reuse, 0 if macro is None else macro.keep
         self._seen = (0, 0, 0.0, 0.0)
@@ -276,6 +273,15 @@ class Grouped(OnGroups):
         if self._drawn[3]:
             drawn["keep"] = self._drawn[3]
         return {**drawn, **accumulated, "group": f"{self.group}/{parts}", **stored}
+
+    @property
+    def _adds_up(self) -> bool:
+        return True
+
+    def _is_due(self, seeds: int) -> bool:
+        """As near to the seeds of an update in memory as another batch of this size does not come."""
+        wanted = self._accumulate * self.loader.batch_size
+        return 2 * self._seeds_pending + seeds >= 2 * wanted
 
     def _train_on(self, batch: Batch | PreparedBatch) -> Tensor:
         assert isinstance(batch, Batch)  # nothing is prepared ahead

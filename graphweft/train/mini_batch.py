@@ -445,7 +445,7 @@ class MiniBatch(Steps):
             self.model.train()
         if not self._pending:
             self.optimizer.zero_grad(set_to_none=True)
-        loss = self._gradients(batch, weight_of(batch) if self._accumulate > 1 else 1)
+        loss = self._gradients(batch, weight_of(batch) if self._adds_up else 1)
         with span("update", "update"):
             self._update(weight_of(batch))
         return loss
@@ -547,13 +547,22 @@ class MiniBatch(Steps):
             and all(t.device == self.device for t in self._tensors().values())
         )
 
+    @property
+    def _adds_up(self) -> bool:
+        """Whether gradients of several batches may make an update."""
+        return self._accumulate > 1
+
+    def _is_due(self, seeds: int) -> bool:
+        """Whether the gradients that were added up make an update; ``seeds``: of the last batch among them."""
+        return self._pending >= self._accumulate
+
     def _update(self, seeds: int) -> None:
         """Steps the optimiser once enough batches have added their gradients, or the epoch has no more."""
         last = self.batches_done == len(self.loader)
         self._pending, self._seeds_pending = self._pending + 1, self._seeds_pending + seeds
-        if self._pending < self._accumulate and not last:
+        if not (last or self._is_due(seeds)):
             return
-        if self._accumulate > 1:
+        if self._adds_up:
             for parameter in self.model.parameters():
                 if parameter.grad is not None:
                     parameter.grad /= self._seeds_pending
