@@ -5,8 +5,8 @@
 Ways: ``mini`` in memory; groups of 8 of 64 parts from a store (typed sets: 3 of 64): ``multilevel`` and ``random``
 parts, each also with hubs of a sixteenth of the bytes; ``whole`` has all parts in one group. Every run is a process
 with one thread; a run that is in the file already is not made again, and none begins after ``--seconds``. Data are
-those of ``multistage.py``, DBLP, and ``academic``, a typed graph that is made here, in two sizes; ``academic-large`` is
-trained on within an eighth of its bytes, with hubs of a sixty-fourth. Wide sparse features are projected to 128 columns
+those of ``multistage.py``, DBLP, and ``academic``, a typed graph that is made here; typed sets have hubs of a
+sixty-fourth. Wide sparse features are projected to 128 columns
 at random for all ways, as parts make rows dense. The test accuracy is that at the best validation of six
 or more. Differences are in points from ``mini``, paired by seed. Appends to results/stored_groups.csv.
 """
@@ -39,9 +39,9 @@ from graphweft.data.flat_features import with_flat_features
 
 COLUMNS = ("data", "model", "way", "seed", "test_acc", "val_acc", "best_epoch", "epochs", "seconds")
 WAYS = ("mini", "multilevel hubs", "random", "multilevel", "random hubs", "whole")
-WIDTH, BUDGET = 128, 8
+WIDTH = 128
 FANOUTS, HIDDEN = (10, 10), 64
-TYPED = ("academic", "academic-large", "dblp")
+TYPED = ("academic", "dblp")
 MODELS = {"sage": False, "gat": False, "rgcn": True, "hgt": True}  # whether they are for types
 
 
@@ -53,7 +53,7 @@ class Recipe(NamedTuple):
         every: Epochs between evaluations.
         batch: Seeds of a batch.
         dropout: Of all layers.
-        group: Parts of a group; 0: as many as fit into an eighth of the bytes.
+        group: Parts of a group.
         lr: Learning rate.
         parts: Parts of the store.
         hubs: Hubs have one in so many bytes.
@@ -70,9 +70,8 @@ class Recipe(NamedTuple):
 
 
 RECIPES = {
-    "academic": Recipe(10, 1, 500, 0.3, 3, 0.005),
-    "academic-large": Recipe(6, 2, 1000, 0.3, 0, 0.005, 640, 64),
-    "dblp": Recipe(30, 3, 250, 0.5, 3, 0.01),
+    "academic": Recipe(12, 3, 250, 0.3, 3, 0.01, hubs=64),
+    "dblp": Recipe(30, 3, 250, 0.5, 3, 0.01, hubs=64),
     "facebook": Recipe(40, 5, 512),
     "blogcatalog": Recipe(90, 6, 256),
     "arxiv": Recipe(9, 2, 1000, 0.2),
@@ -127,8 +126,8 @@ def academic(papers: int = 20_000, width: int = 64, share: float = 0.2, seed: in
 
 def typed(name: str, folder: Path) -> gw.Dataset:
     """A typed set, every relation with its inverse; features of more than four times 128 columns are projected."""
-    if name.startswith("academic"):
-        return academic() if name == "academic" else academic(400_000, 128, 0.05)
+    if name == "academic":
+        return academic()
     ds = split_by_shares(gw.load(str(folder / f"{name}.npz")), "24/6/70").row_normalized()
     x = {kind: narrow(rows) for kind, rows in ds.features.items()}
     return replace(ds, graph=ds.graph.add_inverse_relations(), features=x)
@@ -177,10 +176,8 @@ def run(name: str, model: str, way: str, seed: int, work: Path) -> dict[str, obj
         ds = gw.macro.Store(work / name / ("multilevel" if method == "whole" else method))
         nbytes = sum(block.nbytes for part in ds.manifest.parts for block in part.blocks)
         macro = [f"parts:{recipe.group if method != 'whole' else recipe.parts}/{recipe.parts}"]
-        if not recipe.group and method != "whole":
-            given["memory"], macro = nbytes // BUDGET, []
         macro += [f"hubs:{nbytes // recipe.hubs}"] if hubs else []
-        given |= {"mode": "macro", "macro": "+".join(macro) or None}
+        given |= {"mode": "macro", "macro": "+".join(macro)}
     net = network(model, ds, recipe)
     begun = time.perf_counter()
     history = gw.Trainer(net, ds, eval_every=recipe.every, **given).fit(recipe.epochs)

@@ -152,6 +152,7 @@ class GroupLoader(EpochLoader[Batch]):
     def _planned(self, key: Key) -> list[PlannedGroup]:
         cuts, shared = self._cuts, self._order(key)
         turn = shared.order.numpy()
+        pinned = None if self.source.types is None else self.hubs  # without types they come last
         found: list[PlannedGroup] = []
         first = 0
         for group, begin in enumerate(range(0, len(turn), self.count)):
@@ -160,7 +161,7 @@ class GroupLoader(EpochLoader[Batch]):
             if counts.sum() == 0:
                 continue
             places = np.concatenate([np.arange(cuts[part], cuts[part + 1]) for part in chosen])
-            inside = GroupLayout(self.source, chosen, self.hubs).numbers(self.seeds[torch.from_numpy(places)].numpy())
+            inside = GroupLayout(self.source, chosen, pinned).numbers(self.seeds[torch.from_numpy(places)].numpy())
             number = found[-1].number + 1 if found else 0
             for again in range(self.reuse):
                 inner = key.within(group) if again == 0 else key.within(group).within(again - 1)

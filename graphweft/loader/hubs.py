@@ -2,8 +2,8 @@
 
 Comes in: a :class:`PartSource`, training nodes and a budget in bytes. Goes out: :class:`Hubs`. Called by mode "macro".
 A node's influence is the mass that a lazy random walk from the training nodes along their in-edges leaves on it; the
-walks from all parts sum to one walk, so one chain of products over the structure, read part by part, is enough. Source:
-Hanoi, section 4.2.
+walks from all parts sum to one walk, so one chain of products over the structure, read part by part, is enough, and
+another one for the walks that stay in their parts. Source: Hanoi, section 4.3.3.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from graphweft.storage.store import Store
 
 LAZINESS = 0.5
 _PIECE = 1 << 18  # entries of a structure that are looked at together
+_NONE = 1e-9  # influence that is rounding
 _LARGEST = 8  # a hub takes at most one in so many bytes of the budget
 
 
@@ -36,7 +37,7 @@ class Hubs:
         x: (k, F) features in the dtype of the source, or None; where node types have features of their own, those of
             the hubs that have some.
         y: Their labels.
-        covered: Share of all influence that they have.
+        covered: Share of the influence across parts that they have.
         relations: Of a typed graph, the relation of each in-edge; a row is in order of relation, then of source.
         weights: float32 weights of the in-edges, where there are some.
         source_ids: int64 (k,) rows in the data that a store was made of, where node types have features of their own.
@@ -69,7 +70,9 @@ class Hubs:
         return sum(0 if array is None else array.nbytes for array in (*held, *more))
 
 
-def influence(source: PartSource, seeds: Tensor, steps: int, laziness: float = LAZINESS) -> NDArray[np.float64]:
+def influence(
+    source: PartSource, seeds: Tensor, steps: int, laziness: float = LAZINESS, *, inside: bool = False
+) -> NDArray[np.float64]:
     """(N,) mass that ``steps`` steps of a lazy walk from ``seeds``, one unit each, leave on every node.
 
     In a step a walk stays where it is with probability ``laziness`` or goes to the source of a random in-edge; without
@@ -81,6 +84,7 @@ def influence(source: PartSource, seeds: Tensor, steps: int, laziness: float = L
         seeds: int64 distinct nodes.
         steps: Steps, one for each layer.
         laziness: In [0, 1).
+        inside: Only the mass of walks that have never left the part where they began.
 
     Raises: ConfigError for steps or laziness out of range; DataError from a damaged store.
 
@@ -96,11 +100,11 @@ def influence(source: PartSource, seeds: Tensor, steps: int, laziness: float = L
     mass = np.zeros(int(source.bounds[-1]))
     mass[seeds.numpy()] = 1.0
     for _ in range(steps):
-        mass = _step(source, mass, laziness)
+        mass = _step(source, mass, laziness, inside)
     return mass
 
 
-def _step(source: PartSource, mass: NDArray[np.float64], laziness: float) -> NDArray[np.float64]:
+def _step(source: PartSource, mass: NDArray[np.float64], laziness: float, inside: bool) -> NDArray[np.float64]:
     after = mass * laziness
     for number, (first, end) in enumerate(zip(source.bounds[:-1].tolist(), source.bounds[1:].tolist(), strict=True)):
         offsets, sources = source.structure(number)
@@ -112,7 +116,8 @@ def _step(source: PartSource, mass: NDArray[np.float64], laziness: float) -> NDA
         for begin in range(0, len(sources), _PIECE):
             piece = sources[begin : begin + _PIECE]
             of = np.searchsorted(starts, np.arange(begin, begin + len(piece)), "right") - 1
-            np.add.at(after, piece, share[of])
+            kept = (piece >= first) & (piece < end) if inside else slice(None)
+            np.add.at(after, piece[kept], share[of][kept])
     return after
 
 
@@ -131,8 +136,10 @@ def _runs(
 def pin_hubs(source: PartSource, seeds: Tensor, steps: int, budget: int, label_bytes: int = 8) -> Hubs:
     """The nodes of the highest influence whose structure, features and labels keep within ``budget`` bytes.
 
-    Nodes are taken by descending influence; equal ones by number. A node that alone would take more than an eighth of
-    the budget is left out where others would not, so that one giant row does not crowd out all others.
+    What counts is the influence on training nodes of other parts, of walks that have left their part: with those of its
+    own part a node is in every group anyway, above all with itself, where a lazy walk may stay. Nodes are taken by
+    descending influence; equal ones by number. A node that alone would take more than an eighth of the budget is left
+    out where others would not, so that one giant row does not crowd out all others.
 
     Args:
         source: The graph.
@@ -152,7 +159,8 @@ def pin_hubs(source: PartSource, seeds: Tensor, steps: int, budget: int, label_b
         >>> hubs.ids.tolist()[-1], hubs.nbytes <= 500
         (3, True)
     """
-    mass = influence(source, seeds, steps)
+    mass = np.maximum(influence(source, seeds, steps) - influence(source, seeds, steps, inside=True), 0.0)
+    mass[mass < _NONE] = 0.0
     total = float(mass.sum())
     degrees = np.concatenate([np.diff(source.structure(number)[0]) for number in range(len(source.bounds) - 1)])
     entry = edge_bytes(source) - 4 + np.dtype(_index_dtype(source)).itemsize
