@@ -129,6 +129,8 @@ class Grouped(OnGroups):
     Raises: ConfigError for options that do not fit, MemoryBudgetError for too little memory.
     """
 
+    _adds_up = True  # groups may have fewer seeds than an update
+
     def __init__(
         self,
         model: nn.Module,
@@ -273,10 +275,6 @@ class Grouped(OnGroups):
         if self._drawn[3]:
             drawn["keep"] = self._drawn[3]
         return {**drawn, **accumulated, "group": f"{self.group}/{parts}", **stored}
-
-    @property
-    def _adds_up(self) -> bool:
-        return True
 
     def _is_due(self, seeds: int) -> bool:
         """As near to the seeds of an update in memory as another batch of this size does not come."""
