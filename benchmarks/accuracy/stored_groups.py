@@ -7,7 +7,8 @@ parts, each also with hubs of a sixteenth of the bytes; ``whole`` has all parts 
 with one thread; a run that is in the file already is not made again, and none begins after ``--seconds``. Data are
 those of ``multistage.py``, DBLP, and ``academic``, a typed graph that is made here; typed sets have hubs of a
 sixty-fourth. Wide sparse features are projected to 128 columns at random for all ways, as parts make rows dense. The
-test accuracy is that at the best validation of four or more. Differences are in points from ``mini``, paired by seed. Appends to results/stored_groups.csv.
+test accuracy is that at the best validation of four or more. Differences are in points from ``mini``, paired by seed.
+Appends to results/stored_groups.csv.
 """
 
 from __future__ import annotations
@@ -171,8 +172,9 @@ def run(name: str, model: str, way: str, seed: int, work: Path) -> dict[str, obj
     recipe, (method, *more) = RECIPES[name], way.split()
     fanouts = tuple(fanout // 2 for fanout in FANOUTS) if "few" in more else FANOUTS
     given: dict[str, Any] = {"fanouts": fanouts, "batch_size": recipe.batch, "lr": recipe.lr, "seed": seed}
-    ds: Any = torch.load(work / name / "data.pt", weights_only=False)
+    ds: Any
     if method == "mini":
+        ds = torch.load(work / name / "data.pt", weights_only=False)
         given["mode"] = "mini"
     else:
         ds = gw.macro.Store(work / name / ("multilevel" if method == "whole" else method))
