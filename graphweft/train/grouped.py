@@ -129,8 +129,6 @@ class Grouped(OnGroups):
     Raises: ConfigError for options that do not fit, MemoryBudgetError for too little memory.
     """
 
-    _adds_up = True  # groups may have fewer seeds than an update
-
     def __init__(
         self,
         model: nn.Module,
@@ -275,11 +273,6 @@ class Grouped(OnGroups):
         if self._drawn[3]:
             drawn["keep"] = self._drawn[3]
         return {**drawn, **accumulated, "group": f"{self.group}/{parts}", **stored}
-
-    def _is_due(self, seeds: int) -> bool:
-        """As near to the seeds of an update in memory as another batch of this size does not come."""
-        wanted = self._accumulate * self.loader.batch_size
-        return 2 * self._seeds_pending + seeds >= 2 * wanted
 
     def _train_on(self, batch: Batch | PreparedBatch) -> Tensor:
         assert isinstance(batch, Batch)  # nothing is prepared ahead

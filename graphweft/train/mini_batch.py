@@ -112,7 +112,6 @@ class MiniBatch(Steps):
     _choice: Choice | None = None  # of what is open in a batch's program; None: as usual
     replays: Replays | None = None  # of steps that were written down; None: every batch runs as it comes
     _accumulate = 1
-    _adds_up = False  # whether gradients of several batches may make an update
     _sum, _count = 0.0, 0  # of losses of the epoch under way
     _unread: tuple[Callable[[], float], int] | None = None  # a loss that is not among them yet, and its share
     _pending = _seeds_pending = 0  # batches, and their seeds, whose gradients wait for an update
@@ -150,7 +149,7 @@ class MiniBatch(Steps):
         self._given = batch_size, seed, macro, prepare
         self.loader, self.macro = self._load()
         self._key = key
-        self._accumulate, self._adds_up = accumulate, accumulate > 1
+        self._accumulate = accumulate
         self._compiled_for: tuple[object, ...] = ()
 
     def _sampler_of(self, sampler: str | AnySampler, fanouts: Sequence[int] | None) -> AnySampler | None:
@@ -364,7 +363,7 @@ class MiniBatch(Steps):
             size, seed = self.loader.batch_size, self.loader.seed
             return by_subgraphs(self.model, self.sampler, self.x, self.edge_data, size, (seed, _EVALUATED))
         tile = None if self.budget is None else self.budget.tile
-        if isinstance(model, Stack) and (tile or _is_large(model, self.ds.num_nodes)):
+        if isinstance(model, Stack) and (tile or _whole_bytes(model, self.ds.num_nodes) > _WHOLE_SHARE * _memory()):
             return infer(model, self.ds.graph, self.x, tile or USUAL_TILE, edges=self.edge_data.inputs)
         model.eval()
         with torch.no_grad(), owning(self.x):
@@ -446,7 +445,7 @@ class MiniBatch(Steps):
             self.model.train()
         if not self._pending:
             self.optimizer.zero_grad(set_to_none=True)
-        loss = self._gradients(batch, weight_of(batch) if self._adds_up else 1)
+        loss = self._gradients(batch, weight_of(batch) if self._accumulate > 1 else 1)
         with span("update", "update"):
             self._update(weight_of(batch))
         return loss
@@ -548,17 +547,13 @@ class MiniBatch(Steps):
             and all(t.device == self.device for t in self._tensors().values())
         )
 
-    def _is_due(self, seeds: int) -> bool:
-        """Whether the gradients that were added up make an update; ``seeds``: of the last batch among them."""
-        return self._pending >= self._accumulate
-
     def _update(self, seeds: int) -> None:
         """Steps the optimiser once enough batches have added their gradients, or the epoch has no more."""
         last = self.batches_done == len(self.loader)
         self._pending, self._seeds_pending = self._pending + 1, self._seeds_pending + seeds
-        if not (last or self._is_due(seeds)):
+        if self._pending < self._accumulate and not last:
             return
-        if self._adds_up:
+        if self._accumulate > 1:
             for parameter in self.model.parameters():
                 if parameter.grad is not None:
                     parameter.grad /= self._seeds_pending
@@ -589,11 +584,15 @@ class MiniBatch(Steps):
         return rows
 
 
-def _is_large(model: Stack, nodes: int) -> bool:
-    """Whether a pass over the whole graph, which holds rows of three consecutive widths, takes much of the memory."""
-    return 4 * nodes * 3 * widest(model) > _WHOLE_SHARE * _machine.memory()
+def _whole_bytes(model: Stack, nodes: int) -> int:
+    """About what a pass over the whole graph holds at once: rows of three consecutive widths."""
+    return 4 * nodes * 3 * widest(model)
 
 
 def widest(model: nn.Module) -> int:
     """Width of the widest rows between layers."""
     return max(parameter.shape[-1] for parameter in model.parameters() if parameter.dim() == 2)
+
+
+def _memory() -> int:
+    return _machine.memory()

@@ -105,7 +105,7 @@ class Trainer(TrainerFacts):
             "macro": "parts:16/128", the parts of a group; None: as many parts of a store as fit into ``memory``.
         memory: Bytes, or a text such as "2GB", that the run may take; one that does not fit is refused with the least
             that would do. On a store, None: a quarter of the machine's memory, for the groups alone.
-        accumulate: For "mini": batches whose gradients make one update; for "macro" so many times ``batch_size`` seeds.
+        accumulate: For "mini": batches whose gradients make one update.
         sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs" (whole
             graphs of :meth:`Dataset.from_graphs`), or a sampler over the dataset's graph. ``fanouts`` are nodes of a
             layer for "layer", and the scope of "shadow".

@@ -1,4 +1,4 @@
-"""Updates in mode macro: as many seeds as in memory, from several groups where one has too few."""
+"""Updates in mode macro: batches of a group are alike in size, and several groups may make an update."""
 
 from __future__ import annotations
 
@@ -30,33 +30,8 @@ def _trainer(ds: gw.Dataset, data: Any, batch_size: int, **more: Any) -> gw.Trai
     return gw.Trainer(model, data, mode="macro", batch_size=batch_size, **options)
 
 
-def _counted(trainer: gw.Trainer) -> list[int]:
-    """Grows by an entry an update."""
-    found: list[int] = []
-    step = trainer._batch.optimizer.step
-
-    def counting(*args: Any, **given: Any) -> Any:
-        found.append(1)
-        return step(*args, **given)
-
-    trainer._batch.optimizer.step = counting
-    return found
-
-
-@pytest.mark.parametrize("parts", ["parts:1/8", "parts:3/8"])
-@pytest.mark.parametrize("updates", [1, 2, 4])
-def test_an_epoch_has_the_updates_of_memory(updates: int, parts: str, ds: gw.Dataset, store: gw.macro.Store) -> None:
-    size = -(-len(ds.train_idx) // updates)
-    trainer = _trainer(ds, store, size, macro=parts)
-    found = _counted(trainer)
-    trainer.fit(1)
-    groups = [len(group.nodes) for group in trainer._batch.loader.plan(0)]
-    assert max(groups) < size * 2 and sum(groups) == len(ds.train_idx)
-    assert abs(len(found) - updates) <= (1 if max(groups) > size // 2 else 0)
-
-
 def test_an_update_is_the_mean_over_the_seeds_of_its_groups(ds: gw.Dataset, store: gw.macro.Store) -> None:
-    trainer = _trainer(ds, store, len(ds.train_idx), optimizer="sgd", lr=0.5, weight_decay=0.0)
+    trainer = _trainer(ds, store, len(ds.train_idx), accumulate=PARTS, optimizer="sgd", lr=0.5, weight_decay=0.0)
     model = gw.nn.SAGE(ds.num_features, 16, ds.num_classes, num_layers=2).double()
     model.load_state_dict(trainer.model.state_dict())
     source = torch.cat([store.node_ids(number) for number in range(PARTS)])
@@ -83,7 +58,7 @@ def test_batches_of_a_group_are_alike_in_size(store: gw.macro.Store) -> None:
 
 
 def test_a_run_goes_on_between_groups_of_one_update(ds: gw.Dataset, store: gw.macro.Store) -> None:
-    whole, first, again = (_trainer(ds, store, 10_000) for _ in range(3))
+    whole, first, again = (_trainer(ds, store, 10_000, accumulate=PARTS) for _ in range(3))
     whole.fit(2)
     for batch in first._batch.loader:
         first._batch._train_on(batch)
