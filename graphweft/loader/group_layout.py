@@ -35,7 +35,8 @@ class GroupLayout:
         >>> import torch
         >>> from graphweft.graph.graph import Graph
         >>> from graphweft.loader.parts import MemoryParts
-        >>> source = MemoryParts(Graph([0], [2]), None, torch.zeros(4), torch.tensor([0, 1, 1, 2]), 3)
+        >>> graph, part = Graph([0], [2], num_nodes=4), torch.tensor([0, 1, 1, 2])
+        >>> source = MemoryParts(graph, None, torch.zeros(4), part, 3)
         >>> layout = GroupLayout(source, np.array([0, 2]), None)
         >>> layout.begins.tolist(), layout.node_offsets
         ([[0, 1]], (0, 2))
