@@ -27,7 +27,8 @@ from graphweft._errors import ConfigError
 from graphweft._trace import span
 from graphweft.loader.batch import Batch, make_batch
 from graphweft.loader.epochs import EpochLoader
-from graphweft.loader.groups import Group, read_group, regions_of, starts_of
+from graphweft.loader.group_layout import GroupLayout
+from graphweft.loader.groups import Group, read_group
 from graphweft.loader.hubs import Hubs
 from graphweft.loader.part_order import SharedOrder, most_held, shared_order
 from graphweft.loader.parts import PartSource
@@ -82,7 +83,7 @@ class GroupLoader(EpochLoader[Batch]):
         source: The parts.
         seeds: int64 distinct nodes in the numbers of the source, ascending.
         fanouts: In-edges that a node draws in each hop, from the seeds outwards.
-        batch_size: Most seeds of a batch; a group's last one may have fewer.
+        batch_size: Most seeds of a batch; those of a group are alike in size.
         shuffle: A new order of parts and seeds every epoch.
         seed: Keys order and draws.
         count: Parts of a group.
@@ -130,7 +131,6 @@ class GroupLoader(EpochLoader[Batch]):
         self.count = min(self._as_count("count", count, 1), parts)
         self.keep = check_kept(keep, parts, self.count)
         self._cuts = np.searchsorted(seeds.numpy(), source.bounds)
-        self._region_cuts = np.searchsorted(seeds.numpy(), source.regions)
         self._checksum = checksum(seeds)
         self._plans: dict[int, list[PlannedGroup]] = {}
         self._turned = threading.Lock()
@@ -152,6 +152,7 @@ class GroupLoader(EpochLoader[Batch]):
     def _planned(self, key: Key) -> list[PlannedGroup]:
         cuts, shared = self._cuts, self._order(key)
         turn = shared.order.numpy()
+        pinned = None if self.source.types is None else self.hubs  # without types they come last
         found: list[PlannedGroup] = []
         first = 0
         for group, begin in enumerate(range(0, len(turn), self.count)):
@@ -160,14 +161,14 @@ class GroupLoader(EpochLoader[Batch]):
             if counts.sum() == 0:
                 continue
             places = np.concatenate([np.arange(cuts[part], cuts[part + 1]) for part in chosen])
-            shift = self._shifts(chosen)
+            inside = GroupLayout(self.source, chosen, pinned).numbers(self.seeds[torch.from_numpy(places)].numpy())
             number = found[-1].number + 1 if found else 0
             for again in range(self.reuse):
                 inner = key.within(group) if again == 0 else key.within(group).within(again - 1)
                 order = permutation(len(places), replace(inner, shuffle=self.shuffle))
                 # draws of typed graphs go by the number inside of the group, so groups have keys of their own
                 drawn = replace(key, stage=again if self.source.types is None else again + _STAGES * (group + 1))
-                nodes = (self.seeds[torch.from_numpy(places)] + torch.from_numpy(shift))[order]
+                nodes = torch.from_numpy(inside)[order]
                 parts, kept = tuple(chosen.tolist()), shared.held_after(begin + self.count)
                 found.append(PlannedGroup(parts, torch.from_numpy(places)[order], nodes, drawn, first, number, kept))
                 first += -(-len(places) // self.batch_size)
@@ -176,15 +177,6 @@ class GroupLoader(EpochLoader[Batch]):
     def _order(self, key: Key) -> SharedOrder:
         """The order of parts of an epoch."""
         return shared_order(len(self.source.bounds) - 1, self.keep, key.seed, key.epoch, self.count, key.shuffle)
-
-    def _shifts(self, chosen: Any) -> Any:
-        """What the seeds of some parts are shifted by inside of their group, in their order."""
-        regions = np.sort(regions_of(self.source, chosen))
-        inside = regions_of(self.source, chosen)
-        starts = np.empty(len(regions), np.int64)
-        starts[np.searchsorted(regions, inside)] = starts_of(self.source.regions, inside)[:-1]
-        counts = self._region_cuts[regions + 1] - self._region_cuts[regions]
-        return np.repeat(starts - self.source.regions[regions], counts)
 
     def _length(self, epoch: int) -> int:
         plan = self.plan(epoch)
@@ -236,8 +228,10 @@ class GroupLoader(EpochLoader[Batch]):
         """Lets go of what :meth:`ready` made; a group keeps its own sampler."""
 
     def batch_of(self, planned: PlannedGroup, group: Group, number: int) -> Any:
-        """A batch of a group, by its number in it."""
-        some = slice(number * self.batch_size, (number + 1) * self.batch_size)
+        """A batch of a group, by its number in it; its batches are alike in size."""
+        seeds = planned.places.numel()
+        count = -(-seeds // self.batch_size)
+        some = slice(seeds * number // count, seeds * (number + 1) // count)
         sample = planned.key.sample(group.sampler(self.fanouts), planned.nodes[some])
         return make_batch(sample, group, planned.places[some], group.rows(sample.n_id))
 

@@ -20,8 +20,9 @@ from graphweft._errors import MemoryBudgetError
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed import TypedLayout
+from graphweft.loader.group_layout import GroupLayout
 from graphweft.loader.hubs import Hubs
-from graphweft.loader.parts import PartSource
+from graphweft.loader.parts import PartSource, edge_bytes
 from graphweft.loader.typed_groups import TypedRows, typed_rows
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.segment import SegmentSampler
@@ -40,7 +41,8 @@ class Group:
     """Some parts in memory: the graph that they induce.
 
     Attributes:
-        graph: Nodes part after part, by ascending number of the part, then hubs; edges are those between them.
+        graph: Nodes part after part, by ascending number of the part, then hubs, in each type; edges are those between
+            them.
         x: Their features, or None.
         y: Their labels.
         parts: Numbers of the parts, ascending.
@@ -105,60 +107,66 @@ def read_group(source: PartSource, parts: Sequence[int], hubs: Hubs | None = Non
         ([[2, 0], [0, 1]], [0, 1, 3])
     """
     chosen = np.sort(np.asarray(parts, np.int64))
-    kinds = _kinds(source)
-    regions = regions_of(source, chosen)
-    starts = starts_of(source.regions, regions)
-    begins = dict(zip(regions.tolist(), starts.tolist(), strict=False))
-    members = _Members(source.regions, regions, starts, hubs)
-    inside, nodes = int(starts[-1]), int(starts[-1]) + len(members.extra)
+    layout = GroupLayout(source, chosen, hubs)
+    kinds, nodes = len(layout.regions), layout.node_offsets[-1]
     indptr = aligned_empty((nodes + 1,), torch.int64)
     degrees = indptr[1:]
-    pieces: dict[int, _Piece] = {}
+    pieces: list[list[_Piece]] = [[] for _ in range(kinds)]
     plain = 0 if isinstance(source, Store) and source.manifest.shape.type_widths else source.num_features
     x = aligned_empty((nodes, plain), source.feature_dtype) if plain else None
-    y: Tensor | None = None
+    y = source.labels(0)[:0] if not len(chosen) else None
     n_id = aligned_empty((nodes,), torch.int64)
-    for number in chosen.tolist():
+    for slot, number in enumerate(chosen.tolist()):
         source.read_ahead(number)
         offsets, sources = source.structure(number)
         relations, weights = source.edge_columns(number)
         labels = source.labels(number)
         y = labels.new_empty((nodes, *labels.shape[1:])) if y is None else y
         for kind in range(kinds):
-            region = number * kinds + kind
+            region, first = number * kinds + kind, int(layout.begins[kind, slot])
             bounds = source.regions[region : region + 2] - source.bounds[number]
             rows = slice(*bounds.tolist())
-            group = slice(begins[region], begins[region] + rows.stop - rows.start)
+            group = slice(first, first + rows.stop - rows.start)
             own = slice(int(offsets[rows.start]), int(offsets[rows.stop]))
-            kept, inner, keep = members.entries(offsets[rows.start : rows.stop + 1] - own.start, sources[own])
+            kept, inner, keep = layout.entries(offsets[rows.start : rows.stop + 1] - own.start, sources[own])
             of = None if relations is None else relations[own][keep]
-            pieces[region] = _Piece(kept, of, None if weights is None else weights[own][keep])
+            pieces[kind].append(_Piece(kept, of, None if weights is None else weights[own][keep]))
             degrees[group] = torch.from_numpy(np.diff(inner))
             y[group] = labels[rows]
             torch.arange(*source.regions[region : region + 2].tolist(), out=n_id[group])
         if x is not None and kinds == 1:
-            first = begins[number]
+            first = int(layout.begins[0, slot])
             source.features_into(number, x[first : first + len(offsets) - 1])
         elif x is not None:
-            _scattered(source, number, kinds, begins, x)
+            _scattered(source, number, layout.begins[:, slot], x)
         del offsets, sources, relations, weights
-    y = source.labels(0)[:0] if y is None else y
-    if hubs is not None and nodes > inside:
-        kept, inner, _ = members.entries(*hubs.rows(members.which))
-        degrees[inside:] = torch.from_numpy(np.diff(inner))
-        pieces[int(regions.max()) + 1] = _Piece(kept, None, None)
-        regions = np.append(regions, regions.max() + 1)
-        y[inside:] = hubs.y[torch.from_numpy(members.which)]
-        if x is not None and hubs.x is not None:
-            torch.index_select(hubs.x, 0, torch.from_numpy(members.which), out=x[inside:])
-    n_id[inside:] = torch.from_numpy(members.extra)
-    graph, weight = _graph_of(source, [pieces[region] for region in regions.tolist()], starts, indptr)
-    typed = typed_rows(source, chosen) if isinstance(source, Store) else None
+    assert y is not None  # there is a part, or none at all
+    if hubs is not None:
+        for kind in range(kinds):
+            pieces[kind].append(_put_hubs(hubs, layout, kind, degrees, y, n_id, x))
+    graph, weight = _graph_of(source, [piece for some in pieces for piece in some], layout.node_offsets, indptr)
+    typed = typed_rows(source, chosen, hubs, layout) if isinstance(source, Store) else None
     return Group(graph, x, y, tuple(chosen.tolist()), n_id, weight, typed)
 
 
+def _put_hubs(
+    hubs: Hubs, layout: GroupLayout, kind: int, degrees: Tensor, y: Tensor, n_id: Tensor, x: Tensor | None
+) -> _Piece:
+    """The rows of the hubs of one type; the entries of their in-edges."""
+    which, at = layout.hubs_of(kind)
+    offsets, entries = hubs.entries(which)
+    kept, inner, keep = layout.entries(offsets, hubs.sources[entries])
+    degrees[at] = torch.from_numpy(np.diff(inner))
+    y[at] = hubs.y[torch.from_numpy(which)]
+    n_id[at] = torch.from_numpy(hubs.ids[which])
+    if x is not None and hubs.x is not None:
+        x[at] = hubs.x[torch.from_numpy(which)]
+    of = None if hubs.relations is None else hubs.relations[entries][keep]
+    return _Piece(kept, of, None if hubs.weights is None else hubs.weights[entries][keep])
+
+
 def _graph_of(
-    source: PartSource, pieces: list[_Piece], starts: NDArray[np.int64], indptr: Tensor
+    source: PartSource, pieces: list[_Piece], node_offsets: tuple[int, ...], indptr: Tensor
 ) -> tuple[Graph, Tensor | None]:
     """The graph of rows whose degrees are in ``indptr[1:]``, and the weights of its edges by edge id."""
     indptr[0] = 0
@@ -169,7 +177,7 @@ def _graph_of(
     if source.types is None:
         return Graph.from_adjacency(Adjacency(indptr, indices, None, indptr.numel() - 1)), weight
     of = _joined([piece.relations for piece in pieces], np.int32).numpy()
-    graph, ids = _typed_graph(source.types, of, starts, indptr, indices)
+    graph, ids = typed_graph(source.types, of, node_offsets, indptr, indices)
     return graph, None if weight is None else torch.empty_like(weight).index_copy_(0, ids.long(), weight)
 
 
@@ -181,38 +189,19 @@ class _Piece(NamedTuple):
     weights: NDArray[np.float32] | None
 
 
-def _kinds(source: PartSource) -> int:
-    return 1 if source.types is None else len(source.types.node_types)
-
-
-def regions_of(source: PartSource, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Regions of some parts in the order of their group: type after type, in a type part after part."""
-    kinds = _kinds(source)
-    return (chosen[None, :] * kinds + np.arange(kinds)[:, None]).reshape(-1)
-
-
-def _scattered(source: PartSource, number: int, kinds: int, begins: dict[int, int], x: Tensor) -> None:
+def _scattered(source: PartSource, number: int, begins: NDArray[np.int64], x: Tensor) -> None:
     """Rows of a part, type by type, to their places in a typed group whose nodes have the same columns."""
+    kinds = len(begins)
     first, bounds = int(source.bounds[number]), source.regions[number * kinds : (number + 1) * kinds + 1]
     found = aligned_empty((int(bounds[-1] - bounds[0]), x.shape[1]), x.dtype)
     source.features_into(number, found)
-    for kind in range(kinds):
+    for kind, at in enumerate(begins.tolist()):
         rows = found[int(bounds[kind]) - first : int(bounds[kind + 1]) - first]
-        at = begins[number * kinds + kind]
         x[at : at + len(rows)] = rows
 
 
 def _joined(parts: Sequence[NDArray[Any] | None], dtype: Any) -> Tensor:
     return torch.from_numpy(np.concatenate([np.empty(0, dtype), *(p for p in parts if p is not None)]).astype(dtype))
-
-
-def _typed_graph(
-    types: Types, of: NDArray[np.integer[Any]], starts: NDArray[np.int64], indptr: Tensor, indices: Tensor
-) -> tuple[Graph, Tensor]:
-    """A typed graph of in-edges in the order of (row, relation), and the ids of these edges."""
-    kinds = len(types.node_types)
-    firsts = starts[:: max((len(starts) - 1) // max(kinds, 1), 1)]
-    return typed_graph(types, of, tuple(firsts.tolist()), indptr, indices)
 
 
 def typed_graph(
@@ -225,67 +214,17 @@ def typed_graph(
     return Graph.typed(Adjacency(indptr, indices, ids, indptr.numel() - 1), layout), ids
 
 
-def starts_of(bounds: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(parts + 1,) first number of each chosen part inside of its group, and the group's nodes."""
-    return np.concatenate([[0], np.cumsum((bounds[1:] - bounds[:-1])[chosen])])
-
-
-class _Members:
-    """The nodes of a group and their numbers in it.
-
-    Attributes:
-        which: Places among the hubs of those that are in no part of the group.
-        extra: Their numbers in the source, ascending.
-    """
-
-    def __init__(
-        self, bounds: NDArray[np.int64], chosen: NDArray[np.int64], starts: NDArray[np.int64], hubs: Hubs | None
-    ) -> None:
-        self._base, self._member = np.zeros(len(bounds) - 1, np.int64), np.zeros(len(bounds) - 1, np.bool_)
-        self._base[chosen], self._member[chosen] = starts[:-1] - bounds[chosen], True
-        self._cuts, self._inside = bounds[1:], int(starts[-1])
-        ids = np.empty(0, np.int64) if hubs is None else hubs.ids
-        self.which = np.flatnonzero(~self._member[np.searchsorted(self._cuts, ids, "right")])
-        self.extra = ids[self.which]
-
-    def entries(
-        self, offsets: NDArray[np.int64], sources: NDArray[np.integer[Any]]
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_]]:
-        """The entries with a source in the group, in its numbers, the offsets of rows among them, which they are."""
-        kept: list[NDArray[np.int32]] = []
-        chosen = [np.empty(0, np.bool_)]
-        inner = np.zeros(len(offsets), np.int64)
-        before = 0
-        cuts = self._cuts.astype(sources.dtype)
-        for first in range(0, len(sources), _PIECE):
-            piece = sources[first : first + _PIECE]
-            part = np.searchsorted(cuts, piece, "right")
-            keep, new = self._member[part], piece + self._base[part]
-            if len(self.extra):
-                place = np.minimum(np.searchsorted(self.extra, piece), len(self.extra) - 1)
-                pinned = self.extra[place] == piece
-                new[pinned] = place[pinned] + self._inside
-                keep |= pinned
-            kept.append(new[keep].astype(np.int32))
-            chosen.append(keep)
-            count = np.cumsum(keep)
-            rows = slice(*np.searchsorted(offsets, (first, first + len(piece)), "right").tolist())
-            inner[rows] = before + count[offsets[rows] - first - 1]
-            before += int(count[-1])
-        return np.concatenate([np.empty(0, np.int32), *kept]), inner, np.concatenate(chosen)
-
-
 def group_bytes(source: PartSource, count: int, label_bytes: int = 8, hubs: int = 0, keep: int = 0) -> int:
     """Bytes at the most while one group of ``count`` parts is trained on and the next one is read.
 
     ``hubs``: bytes that are pinned; each group has a copy of them. ``keep``: parts that stay besides.
     """
     nodes, parts = np.diff(source.bounds), part_bytes(source, label_bytes)
-    edge_bytes = _edge_bytes(source)
+    entry = edge_bytes(source)
     largest = np.argsort(-parts, kind="stable")[:count]
     group = int(parts[largest].sum()) + hubs
-    reading = int(source.edge_counts[largest].sum()) * edge_bytes + hubs  # once more while columns are joined
-    part = int((nodes * (16 + label_bytes) + source.edge_counts * (8 + edge_bytes)).max(initial=0))
+    reading = int(source.edge_counts[largest].sum()) * entry + hubs  # once more while columns are joined
+    part = int((nodes * (16 + label_bytes) + source.edge_counts * (8 + entry)).max(initial=0))
     piece = min(_PIECE, int(source.edge_counts.max(initial=0)))
     part += _PIECE_BYTES * piece
     kept = kept_bytes(source, keep)
@@ -296,12 +235,7 @@ def part_bytes(source: PartSource, label_bytes: int = 8) -> NDArray[np.int64]:
     """Bytes of each part inside of a group."""
     node_bytes = 16 + label_bytes + (0 if source.types is None else 8)  # offsets and ids
     found: NDArray[np.int64] = np.diff(source.bounds) * node_bytes + source.feature_bytes
-    return found + source.edge_counts * _edge_bytes(source)
-
-
-def _edge_bytes(source: PartSource) -> int:
-    """Ids of edges, relations and weights."""
-    return 4 + (0 if source.types is None else 8) + (4 if source.has_weights else 0)
+    return found + source.edge_counts * edge_bytes(source)
 
 
 def kept_bytes(source: PartSource, keep: int) -> int:

@@ -2,14 +2,14 @@
 
 Comes in: a :class:`PartSource`, training nodes and a budget in bytes. Goes out: :class:`Hubs`. Called by mode "macro".
 A node's influence is the mass that a lazy random walk from the training nodes along their in-edges leaves on it; the
-walks from all parts sum to one walk, so one chain of products over the structure, read part by part, is enough. Source:
-Hanoi, section 4.2.
+walks from all parts sum to one walk, so one chain of products over the structure, read part by part, is enough, and
+another one for the walks that stay in their parts. Source: Hanoi, section 4.3.3.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphweft._errors import ConfigError
-from graphweft.loader.parts import PartSource
+from graphweft.loader.parts import PartSource, edge_bytes
+from graphweft.storage.store import Store
 
 LAZINESS = 0.5
 _PIECE = 1 << 18  # entries of a structure that are looked at together
+_NONE = 1e-9  # influence that is rounding
 _LARGEST = 8  # a hub takes at most one in so many bytes of the budget
 
 
@@ -32,9 +34,14 @@ class Hubs:
         ids: int64 (k,) numbers of the nodes in the source, ascending.
         indptr: int64 (k + 1,) offsets of their in-edges.
         sources: Numbers in the source of the sources of their in-edges, ascending in every row.
-        x: (k, F) features in the dtype of the source, or None.
+        x: (k, F) features in the dtype of the source, or None; where node types have features of their own, those of
+            the hubs that have some.
         y: Their labels.
-        covered: Share of all influence that they have.
+        covered: Share of the influence across parts that they have.
+        relations: Of a typed graph, the relation of each in-edge; a row is in order of relation, then of source.
+        weights: float32 weights of the in-edges, where there are some.
+        source_ids: int64 (k,) rows in the data that a store was made of, where node types have features of their own.
+        rows: int64 (k,) rows of ``x`` there, and any number for a hub without features.
     """
 
     ids: NDArray[np.int64]
@@ -43,32 +50,41 @@ class Hubs:
     x: Tensor | None
     y: Tensor
     covered: float
+    relations: NDArray[np.integer[Any]] | None = None
+    weights: NDArray[np.float32] | None = None
+    source_ids: Tensor | None = None
+    rows: Tensor | None = None
 
-    def rows(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
-        """Offsets and sources of the in-edges of some of them, by their places."""
+    def entries(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Offsets of the in-edges of some of them, by their places, and where these lie in ``sources``."""
         counts = np.diff(self.indptr)[places]
         indptr = np.concatenate([[0], np.cumsum(counts)])
         shift = np.repeat(self.indptr[:-1][places] - indptr[:-1], counts)
-        return indptr, self.sources[np.arange(int(indptr[-1])) + shift]
+        return indptr, np.arange(int(indptr[-1])) + shift
 
     @property
     def nbytes(self) -> int:
         """Bytes that are pinned."""
-        x = 0 if self.x is None else self.x.nbytes
-        return self.ids.nbytes + self.indptr.nbytes + self.sources.nbytes + x + self.y.nbytes
+        held = (self.ids, self.indptr, self.sources, self.x, self.y, self.relations, self.weights)
+        more = (self.source_ids, self.rows)
+        return sum(0 if array is None else array.nbytes for array in (*held, *more))
 
 
-def influence(source: PartSource, seeds: Tensor, steps: int, laziness: float = LAZINESS) -> NDArray[np.float64]:
+def influence(
+    source: PartSource, seeds: Tensor, steps: int, laziness: float = LAZINESS, *, inside: bool = False
+) -> NDArray[np.float64]:
     """(N,) mass that ``steps`` steps of a lazy walk from ``seeds``, one unit each, leave on every node.
 
     In a step a walk stays where it is with probability ``laziness`` or goes to the source of a random in-edge; without
-    in-edges it stays. The mass sums to the number of seeds.
+    in-edges it stays. In a typed graph it first takes one of the relations that lead to the node, as layers take means
+    relation by relation. The mass sums to the number of seeds.
 
     Args:
         source: The graph.
         seeds: int64 distinct nodes.
         steps: Steps, one for each layer.
         laziness: In [0, 1).
+        inside: Only the mass of walks that have never left the part where they began.
 
     Raises: ConfigError for steps or laziness out of range; DataError from a damaged store.
 
@@ -84,29 +100,46 @@ def influence(source: PartSource, seeds: Tensor, steps: int, laziness: float = L
     mass = np.zeros(int(source.bounds[-1]))
     mass[seeds.numpy()] = 1.0
     for _ in range(steps):
-        mass = _step(source, mass, laziness)
+        mass = _step(source, mass, laziness, inside)
     return mass
 
 
-def _step(source: PartSource, mass: NDArray[np.float64], laziness: float) -> NDArray[np.float64]:
+def _step(source: PartSource, mass: NDArray[np.float64], laziness: float, inside: bool) -> NDArray[np.float64]:
     after = mass * laziness
     for number, (first, end) in enumerate(zip(source.bounds[:-1].tolist(), source.bounds[1:].tolist(), strict=True)):
         offsets, sources = source.structure(number)
-        degrees, moving = np.diff(offsets), mass[first:end] * (1.0 - laziness)
-        after[first:end][degrees == 0] += moving[degrees == 0]
-        share = moving / np.maximum(degrees, 1)
+        moving = mass[first:end] * (1.0 - laziness)
+        starts, rows = _runs(offsets, source.edge_columns(number)[0])
+        runs = np.bincount(rows, minlength=end - first)
+        after[first:end][runs == 0] += moving[runs == 0]
+        share = moving[rows] / (runs[rows] * np.diff(np.append(starts, len(sources))))
         for begin in range(0, len(sources), _PIECE):
             piece = sources[begin : begin + _PIECE]
-            rows = np.searchsorted(offsets, np.arange(begin, begin + len(piece)), "right") - 1
-            np.add.at(after, piece, share[rows])
+            of = np.searchsorted(starts, np.arange(begin, begin + len(piece)), "right") - 1
+            kept = (piece >= first) & (piece < end) if inside else slice(None)
+            np.add.at(after, piece[kept], share[of][kept])
     return after
+
+
+def _runs(
+    offsets: NDArray[np.int64], relations: NDArray[np.integer[Any]] | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where entries of one row and one relation begin, and the row of each such run."""
+    begins = np.zeros(int(offsets[-1]), np.bool_)
+    begins[offsets[:-1][np.diff(offsets) > 0]] = True
+    if relations is not None:
+        begins[1:] |= relations[1:] != relations[:-1]
+    starts = np.flatnonzero(begins)
+    return starts, np.searchsorted(offsets, starts, "right") - 1
 
 
 def pin_hubs(source: PartSource, seeds: Tensor, steps: int, budget: int, label_bytes: int = 8) -> Hubs:
     """The nodes of the highest influence whose structure, features and labels keep within ``budget`` bytes.
 
-    Nodes are taken by descending influence; equal ones by number. A node that alone would take more than an eighth of
-    the budget is left out where others would not, so that one giant row does not crowd out all others.
+    What counts is the influence on training nodes of other parts, of walks that have left their part: with those of its
+    own part a node is in every group anyway, above all with itself, where a lazy walk may stay. Nodes are taken by
+    descending influence; equal ones by number. A node that alone would take more than an eighth of the budget is left
+    out where others would not, so that one giant row does not crowd out all others.
 
     Args:
         source: The graph.
@@ -126,12 +159,15 @@ def pin_hubs(source: PartSource, seeds: Tensor, steps: int, budget: int, label_b
         >>> hubs.ids.tolist()[-1], hubs.nbytes <= 500
         (3, True)
     """
-    mass = influence(source, seeds, steps)
+    mass = np.maximum(influence(source, seeds, steps) - influence(source, seeds, steps, inside=True), 0.0)
+    mass[mass < _NONE] = 0.0
     total = float(mass.sum())
-    row = source.num_features * torch.empty(0, dtype=source.feature_dtype).element_size()
     degrees = np.concatenate([np.diff(source.structure(number)[0]) for number in range(len(source.bounds) - 1)])
-    width = np.dtype(_index_dtype(source)).itemsize
-    costs = row + label_bytes + 16 + width * degrees  # 16: the node's number and its offset
+    entry = edge_bytes(source) - 4 + np.dtype(_index_dtype(source)).itemsize
+    has_own, columns = _has_own(source), source.row_width if _is_mixed(source) else source.num_features
+    row = columns * torch.empty(0, dtype=source.feature_dtype).element_size()
+    # 16: the node's number and its offset, and as many again for its rows where types have features of their own
+    costs = row * has_own + label_bytes + (32 if _is_mixed(source) else 16) + entry * degrees
     reached = mass > 0
     few = reached & (costs <= budget // _LARGEST)
     able = np.flatnonzero(few if few.any() else reached)
@@ -143,23 +179,50 @@ def pin_hubs(source: PartSource, seeds: Tensor, steps: int, budget: int, label_b
     ids = np.sort(order[:count])
     covered = float(mass[ids].sum()) / max(total, 1e-300)
     del mass, degrees, costs, reached, few, able, order
-    indptr, sources, y = _rows_of(source, ids)
-    x = source.feature_rows(ids) if source.num_features else None
-    return Hubs(ids, indptr, sources, x, y, covered)
+    return _rows_of(source, ids, ids[has_own[ids]], covered)
 
 
-def _rows_of(source: PartSource, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]], Tensor]:
-    """Offsets and sources of the in-edges of nodes, and their labels."""
+def _rows_of(source: PartSource, ids: NDArray[np.int64], own: NDArray[np.int64], covered: float) -> Hubs:
+    """Hubs with their in-edges, labels and features; ``own``: those that have features."""
     cuts = np.searchsorted(ids, source.bounds)
     counts, columns, labels = [np.zeros(1, np.int64)], [], []
-    dtype = _index_dtype(source)
+    relations: list[NDArray[Any]] = []
+    weights: list[NDArray[np.float32]] = []
+    names: list[Tensor] = []
     for number in np.flatnonzero(np.diff(cuts)).tolist():
         rows = ids[cuts[number] : cuts[number + 1]] - source.bounds[number]
         offsets, sources = source.structure(number)
+        of, weight = source.edge_columns(number)
         counts.append(offsets[rows + 1] - offsets[rows])
-        columns += [sources[offsets[row] : offsets[row + 1]].astype(dtype) for row in rows.tolist()]
+        spans = [slice(offsets[row], offsets[row + 1]) for row in rows.tolist()]
+        columns += [sources[span].astype(_index_dtype(source)) for span in spans]
+        relations += [] if of is None else [of[span] for span in spans]
+        weights += [] if weight is None else [weight[span] for span in spans]
         labels.append(source.labels(number)[torch.from_numpy(rows)])
-    return np.cumsum(np.concatenate(counts)), np.concatenate(columns), torch.cat(labels)
+        names += [source.node_ids(number)[torch.from_numpy(rows)]] if _is_mixed(source) else []
+    return Hubs(
+        *(ids, np.cumsum(np.concatenate(counts)), np.concatenate(columns)),
+        source.feature_rows(own) if source.num_features else None,
+        torch.cat(labels),
+        covered,
+        np.concatenate(relations) if relations else None,
+        np.concatenate(weights) if weights else None,
+        torch.cat(names) if names else None,
+        torch.from_numpy(np.searchsorted(own, ids)) if names else None,
+    )
+
+
+def _is_mixed(source: PartSource) -> TypeGuard[Store]:
+    """Whether node types have features of their own."""
+    return isinstance(source, Store) and bool(source.manifest.shape.type_widths)
+
+
+def _has_own(source: PartSource) -> NDArray[np.bool_]:
+    """(N,) whether a node has features; all alike without types."""
+    if not _is_mixed(source):
+        return np.ones(int(source.bounds[-1]), np.bool_)
+    has = np.array(source.manifest.shape.type_widths) > 0
+    return np.repeat(np.tile(has, len(source.bounds) - 1), np.diff(source.regions))
 
 
 def _index_dtype(source: PartSource) -> type[np.integer[Any]]:

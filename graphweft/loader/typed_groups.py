@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from graphweft.loader.group_layout import GroupLayout
+from graphweft.loader.hubs import Hubs
 from graphweft.storage.block_io import aligned_empty
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.flat_rows import FlatRows, flat_rows_of
@@ -42,8 +44,8 @@ class TypedRows:
         return self._flat.rows(names, own)
 
 
-def typed_rows(store: Store, chosen: NDArray[np.int64]) -> TypedRows | None:
-    """The rows of a group of parts, ascending; None where all nodes have the same columns.
+def typed_rows(store: Store, chosen: NDArray[np.int64], hubs: Hubs | None, layout: GroupLayout) -> TypedRows | None:
+    """The rows of a group of parts, ascending, and of hubs; None where all nodes have the same columns.
 
     Raises: DataError for a damaged store.
     """
@@ -52,8 +54,8 @@ def typed_rows(store: Store, chosen: NDArray[np.int64]) -> TypedRows | None:
         return None
     names = [store.node_ids(number) for number in chosen.tolist()]
     cuts = [np.concatenate([[0], np.cumsum(entries[number].types)]) for number in chosen.tolist()]
-    nodes = sum(entries[number].types[t] for number in chosen.tolist() for t, width in enumerate(widths) if width)
-    table = aligned_empty((nodes, store.row_width), store.feature_dtype)
+    sizes = np.diff(layout.node_offsets)
+    table = aligned_empty((int(sizes[np.array(widths) > 0].sum()), store.row_width), store.feature_dtype)
     source, filled = [], 0
     for type_, width in enumerate(widths):
         for number, ids, cut in zip(chosen.tolist(), names, cuts, strict=True):
@@ -62,6 +64,13 @@ def typed_rows(store: Store, chosen: NDArray[np.int64]) -> TypedRows | None:
             if width and count:
                 store.own_features(number, type_, table[filled : filled + count])
                 filled += count
+        which = torch.from_numpy(layout.hubs_of(type_)[0])
+        if hubs is not None and len(which):
+            assert hubs.source_ids is not None and hubs.x is not None and hubs.rows is not None  # of a typed store
+            source.append(hubs.source_ids[which])
+            if width:
+                table[filled : filled + len(which)] = hubs.x[hubs.rows[which]]
+                filled += len(which)
     return TypedRows(flat, torch.cat(source), table)
 
 

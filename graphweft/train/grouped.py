@@ -140,9 +140,6 @@ class Grouped(OnGroups):
         beside = _beside(model, ds, self.fanouts, setup.drawn.batch_size, memory)
         self._source, self._row_ids, self.group = _parts_of(ds, setup.x, macro, memory, hubs, beside)
         self._inputs: tuple[Any, EdgeInputs | None] = (None, None)
-        if hubs and (self._source.types is not None or self._source.has_weights):
-            kind = "a typed graph" if self._source.types is not None else "weights of edges"
-            raise ConfigError(f"macro: hubs cannot be combined with {kind}")
         self.hubs = self._pinned(hubs) if hubs else None
         self._reuse, self._keep = (1, 0) if macro is None else (macro.reuse, macro.keep)
         self._seen = (0, 0, 0.0, 0.0)

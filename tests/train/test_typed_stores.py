@@ -15,6 +15,7 @@ import graphweft as gw
 from graphweft.data.flat_features import with_flat_features
 from graphweft.loader.group_loader import GroupLoader
 from graphweft.loader.groups import read_group
+from graphweft.loader.hubs import influence, pin_hubs
 from graphweft.run import run
 from graphweft.train.spec import TrainSpec
 
@@ -106,14 +107,24 @@ def _by_relation(ds: gw.Dataset, names: torch.Tensor, graph: gw.Graph, weights: 
 
 
 @pytest.mark.parametrize("weights", [False, True])
-def test_a_typed_group_is_the_induced_graph(weights: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_hubs", [False, True])
+def test_a_typed_group_is_the_induced_graph(with_hubs: bool, weights: bool, tmp_path: Path) -> None:
     ds = academic(weights)
     store = gw.macro.prepare_store(ds, tmp_path / "s", parts=PARTS, method="hash")
-    group = read_group(store, [3, 1])
-    source = torch.cat([store.node_ids(number) for number in range(PARTS)])[group.n_id]
+    names = torch.cat([store.node_ids(number) for number in range(PARTS)])
+    seeds = torch.isin(names, ds.train_idx).nonzero().reshape(-1)
+    hubs = pin_hubs(store, seeds, 2, 100_000) if with_hubs else None
+    group = read_group(store, [3, 1], hubs)
+    source = names[group.n_id]
     inside = torch.zeros(ds.num_nodes, dtype=torch.bool)
     inside[source] = True
-    assert torch.equal(source.sort().values, torch.cat([store.node_ids(n) for n in (1, 3)]).sort().values)
+    of_parts = torch.cat([store.node_ids(n) for n in (1, 3)])
+    if hubs is None:
+        assert torch.equal(source.sort().values, of_parts.sort().values)
+    else:
+        pinned = names[torch.from_numpy(hubs.ids)]
+        assert hubs.nbytes <= 100_000 and not torch.isin(pinned, of_parts).all()
+        assert torch.equal(source.sort().values, torch.cat([of_parts, pinned]).unique())
     src, dst = ds.graph.edges()
     kept = (inside[src.long()] & inside[dst.long()]).nonzero().reshape(-1)
     known = ds.graph.edge_subgraph(kept)
@@ -148,11 +159,76 @@ def test_a_typed_store_trains_in_groups(kind: str, folder: Path, tmp_path: Path)
     assert _same(again, trainer)
 
 
-def test_every_seed_of_a_typed_store_is_in_one_batch(folder: Path) -> None:
+def test_influence_in_a_typed_graph_is_the_dense_power(folder: Path) -> None:
+    """SPEC H13: a walk takes a relation that leads to its node, then an in-edge of that."""
+    store, ds = gw.macro.Store(folder), gw.load(folder)
+    names = torch.cat([store.node_ids(number) for number in range(PARTS)])
+    seeds = torch.isin(names, ds.train_idx).nonzero().reshape(-1)
+    walks = torch.zeros(ds.num_nodes, ds.num_nodes, dtype=torch.float64)
+    known = torch.zeros(ds.num_nodes, dtype=torch.float64)
+    src, dst = (ends.long() for ends in ds.graph.edges())
+    for a, b in itertools.pairwise(ds.graph.layout.edge_offsets):
+        counts = torch.zeros_like(walks).index_put_((dst[a:b], src[a:b]), torch.ones(b - a).double(), accumulate=True)
+        some = counts.sum(1) > 0
+        walks[some] += counts[some] / counts[some].sum(1, keepdim=True)
+        known += some
+    walks = torch.where(known[:, None] > 0, walks / known[:, None].clamp(min=1), torch.eye(ds.num_nodes).double())
+    lazy = (torch.eye(ds.num_nodes).double() + walks) / 2
+    expected = torch.zeros(ds.num_nodes, dtype=torch.float64)
+    expected[ds.train_idx] = 1.0
+    for _ in range(2):
+        expected = expected @ lazy
+    assert (known > 1).any()  # nodes that several relations lead to
+    assert torch.allclose(torch.from_numpy(influence(store, seeds, 2)), expected[names])
+
+
+@pytest.mark.parametrize("kind", ["RGCN", "HGT"])
+def test_typed_groups_have_hubs(kind: str, folder: Path, tmp_path: Path) -> None:
+    """With all nodes as hubs a group has the whole graph, and its batches all the neighbours of memory's."""
+    store, ds = gw.macro.Store(folder), gw.load(folder)
+    options: dict[str, Any] = {"fanouts": (-1, -1), "batch_size": 1000}
+    one = _trainer(kind, store, store.num_features, "macro", macro="parts:1/4+hubs:8MB", **options)
+    assert len(one._batch.hubs.ids) > ds.num_nodes // 4
+    batch = next(iter(one._batch.loader))
+    one.model.eval()
+    known = one.model(ds.graph, with_flat_features(ds).x).detach()
+    names = torch.cat([store.node_ids(number) for number in range(PARTS)])
+    rows = names[batch.data.n_id[batch.n_id[: batch.batch_size]]]
+    seeds = torch.isin(names, ds.train_idx).nonzero().reshape(-1)
+    reached = influence(store, seeds, 2) - influence(store, seeds, 2, inside=True) > 1e-9
+    assert reached.sum() == len(one._batch.hubs.ids)  # all that the layers read of other parts
+    assert torch.allclose(one.model(batch.blocks, batch.x), known[rows], atol=1e-4)
+    some = _trainer(kind, store, store.num_features, "macro", macro="parts:2/4+hubs:100KB", out=tmp_path / "run")
+    told = some.fit(6)
+    assert told[-1].loss < 0.7 * told[0].loss
+
+
+def test_groups_have_hubs_with_weights(tmp_path: Path) -> None:
+    ds = gw.synthetic("default", scale=0.05)
+    weight = torch.rand(ds.num_edges, generator=torch.Generator().manual_seed(0))
+    store = gw.macro.prepare_store(replace(ds, edge_weight=weight), tmp_path / "s", parts=PARTS, method="hash")
+    torch.manual_seed(0)
+    model = gw.nn.GCN(ds.num_features, 16, ds.num_classes, num_layers=2)
+    options: dict[str, Any] = {"mode": "macro", "macro": "parts:1/4+hubs:20KB", "fanouts": (-1, -1), "seed": 0}
+    trainer = gw.Trainer(model, store, batch_size=1000, **options)
+    group = next(iter(trainer._batch.loader)).data
+    names = torch.cat([store.node_ids(number) for number in range(PARTS)])[group.n_id]
+    assert len(group.n_id) > max(len(store.node_ids(number)) for number in range(PARTS))
+    src, dst = (ends.long() for ends in ds.graph.edges())
+    known = torch.zeros(ds.num_nodes, ds.num_nodes).index_put_((dst, src), weight, accumulate=True)
+    src, dst = (ends.long() for ends in group.graph.edges())
+    found = torch.zeros(len(names), len(names)).index_put_((dst, src), group.edge_weight, accumulate=True)
+    assert torch.allclose(found, known[names][:, names])
+    assert trainer.fit(1)[-1].loss > 0
+
+
+@pytest.mark.parametrize("hubs", [None, 100_000])
+def test_every_seed_of_a_typed_store_is_in_one_batch(hubs: int | None, folder: Path) -> None:
     store, ds = gw.macro.Store(folder), gw.load(folder)
     source = torch.cat([store.node_ids(number) for number in range(PARTS)])
     seeds = torch.isin(source, ds.train_idx).nonzero().reshape(-1)
-    loader = GroupLoader(store, seeds, [2, 2], 16, True, 3, count=2)
+    pinned = None if hubs is None else pin_hubs(store, seeds, 2, hubs)
+    loader = GroupLoader(store, seeds, [2, 2], 16, True, 3, count=2, hubs=pinned)
     for _ in range(2):
         found = []
         for batch in loader:
@@ -197,8 +273,6 @@ def test_models_and_stores_that_do_not_fit_are_told(folder: Path, tmp_path: Path
             gw.Trainer(_model("RGCN", 64), plain, mode=mode)
         with pytest.raises(gw.errors.ConfigError, match="RGCN without in_features cannot be combined with a store"):
             gw.Trainer(gw.nn.RGCN(None, 8, 3, num_relations=6, num_nodes=store.num_nodes), store, mode=mode)
-    with pytest.raises(gw.errors.ConfigError, match="macro: hubs cannot be combined with a typed graph"):
-        _trainer("RGCN", store, store.num_features, "macro", macro="parts:2/4+hubs:20KB")
 
 
 @pytest.mark.parametrize("kind", ["RGCN", "SAGE"])
