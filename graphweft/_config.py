@@ -18,7 +18,7 @@ import platformdirs
 
 from graphweft._errors import ConfigError
 
-PRECISIONS = ("float32", "bf16")
+PRECISIONS = ("float32", "bf16", "int8")
 
 
 @dataclass(frozen=True)

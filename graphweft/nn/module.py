@@ -42,6 +42,7 @@ from graphweft.runtime.feature_types import is_half
 from graphweft.runtime.function import Pullback
 from graphweft.storage.dense_rows import dense_rows
 from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.int8_features import Int8Features
 
 REDUCERS = ("sum", "mean", "max")
 NORMS = (None, "batch", "layer")
@@ -306,7 +307,7 @@ class CompiledModule(KeepsArguments, nn.Module):
         if isinstance(x, Tensor) and x.dtype in _HALVES and torch.is_autocast_enabled("cpu"):
             x = x.float()  # what ran before under autocast; parameters are not cast, and sums are taken in their dtype
         self._check_dtype(x)
-        if isinstance(x, SparseFeatures) and not self.takes_sparse:
+        if isinstance(x, Int8Features) or (isinstance(x, SparseFeatures) and not self.takes_sparse):
             x = _dense(who, x)
         tensors = tensors_of(self)
         seed = call_key() if self.draws() else 0
@@ -476,7 +477,7 @@ def _held(module: nn.Module, name: str) -> Any:
     return getattr(module, name, 0.0) if name in module._modules or hasattr(type(module), name) else 0.0
 
 
-def _dense(who: str, x: SparseFeatures) -> Tensor:
+def _dense(who: str, x: SparseFeatures | Int8Features) -> Tensor:
     """Dense rows, declared constant where the sparse ones are."""
     (made,) = dense_rows(who, x, kept=True)
     return constant(made) if is_declared(x) else made
