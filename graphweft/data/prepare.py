@@ -43,7 +43,8 @@ def save_npz(ds: Any, path: str | os.PathLike[str], *, compress: bool = True) ->
         temporary.replace(target)
         _sync_folder(target.parent)
     except OSError as error:
-        raise DataError(f"{show(target)}: expected a place to write to, got: {one_line(str(error), 120)}") from error
+        reason = error.strerror or one_line(str(error), 120)
+        raise DataError(f"{show(target)}: expected a place to write to, got: {reason}") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

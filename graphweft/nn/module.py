@@ -172,7 +172,7 @@ class CompiledModule(KeepsArguments, nn.Module):
         if return_attention_weights:
             return self.with_attention(graph, given, rows, edges)
         if not isinstance(graph, Graph):
-            if given is None:
+            if given is None and isinstance(graph, list | tuple):
                 raise ShapeError(f"{type(self).__name__}: expected features of the batch's nodes, got None")
             return self.over_blocks(graph, given, edges)
         if isinstance(graph, SharedGraph):
@@ -298,7 +298,8 @@ class CompiledModule(KeepsArguments, nn.Module):
             raise ShapeError(f"{who}: expected features as (x_src, x_dst), as in_features is a pair, got one set")
         x = self.features(graph, x)
         if not isinstance(x, Tensor | SparseFeatures):
-            raise ShapeError(f"{who}: expected features as a tensor or SparseFeatures, got {type(x).__name__}")
+            remedy = "; torch.from_numpy(x) makes a tensor" if type(x).__name__ == "ndarray" else ""
+            raise ShapeError(f"{who}: expected features as a tensor or SparseFeatures, got {type(x).__name__}{remedy}")
         shape = tuple(x.shape)
         if len(shape) != 2 or shape[1] != self.in_features:
             raise ShapeError(f"{who}: expected features with {self.in_features} columns, got shape {shape}")
@@ -487,7 +488,8 @@ def check_blocks(who: str, blocks: Sequence[Block], layers: int) -> None:
     """One block per layer, each one's destinations the next one's sources. Raises: ShapeError."""
     if not isinstance(blocks, list | tuple) or not all(isinstance(block, Block) for block in blocks):
         got = type(blocks).__name__
-        raise ShapeError(f"{who}: expected a graphweft Graph first, or the blocks of a batch, got {got}")
+        remedy = "; call model(graph, x), and gw.Graph(edge_index) makes a graph" if isinstance(blocks, Tensor) else ""
+        raise ShapeError(f"{who}: expected a graphweft Graph first, or the blocks of a batch, got {got}{remedy}")
     if len(blocks) != layers:
         raise ShapeError(f"{who}: expected {layers} blocks, one per layer, got {len(blocks)}")
     for before, after in itertools.pairwise(blocks):

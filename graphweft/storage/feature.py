@@ -438,7 +438,7 @@ def is_dense(x: Any) -> TypeGuard[torch.Tensor]:
     return isinstance(x, torch.Tensor) and not isinstance(x, SparseFeatures | Int8Features)
 
 
-def kind_of(x: torch.Tensor) -> str:
+def kind_of(x: torch.Tensor | None) -> str:
     """How features are stored: "dense", "sparse" or "int8"."""
     return "int8" if isinstance(x, Int8Features) else "sparse" if isinstance(x, SparseFeatures) else "dense"
 

@@ -122,9 +122,8 @@ class Int8Features(torch.Tensor):
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """An operation that torch's own code calls."""
-        if func.overloadpacket.__name__ in ("detach", "alias", "clone"):
-            return args[0]
-        return _on_dense_rows(func.overloadpacket.__name__, func, args, kwargs or {})
+        name = str(getattr(func, "overloadpacket", func)).rpartition(".")[2]
+        return args[0] if name in ("detach", "alias", "clone") else _on_dense_rows(name, func, args, kwargs or {})
 
     @property
     def num_rows(self) -> int:
@@ -137,7 +136,7 @@ class Int8Features(torch.Tensor):
         return self.levels.shape[1]
 
     @property
-    def nbytes(self) -> int:
+    def nbytes(self) -> int:  # type: ignore[override]
         """Bytes of levels, scales and offsets."""
         return self.levels.nbytes + self.scale.nbytes + self.offset.nbytes
 
@@ -194,7 +193,7 @@ class Int8Features(torch.Tensor):
     def __len__(self) -> int:
         return self.num_rows
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"Int8Features({self.num_rows} x {self.width}, {self.nbytes / 1e6:,.1f} MB)"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
