@@ -193,7 +193,7 @@ class Int8Features(torch.Tensor):
     def __len__(self) -> int:
         return self.num_rows
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Int8Features({self.num_rows} x {self.width}, {self.nbytes / 1e6:,.1f} MB)"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
