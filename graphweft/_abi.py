@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "b21aafa5bb6b297a"
+HASH = "1069772c0a2ccb21"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -288,6 +288,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_random_walk": (_Adjacency, _I64, _P, _P, _I64, _P, _F64, _F64, _F64, _U64, _U64, _U64, _P),
     "gw_deal_edges": (_P, _P, _I64, _P, _I32, _P, _I32, _I64, _P, _P),
     "gw_compress_pairs": (_P, _I64, _I64, _I64, _I32, _I32, _P, _P),
+    "gw_gather_int8_rows": (_P, _I64, _I64, _I64, _P, _P, _P, _I64, _P),
     "gw_dense_count_nonzero": (_I32, _I64, _I64, _I64, _P, _P),
     "gw_csr_from_dense": (_I32, _I64, _I64, _I64, _P, _P, _I32, _P, _P),
     "gw_csr_to_dense": (_Adjacency, _I32, _P, _I64, _P),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import difflib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -18,7 +19,7 @@ import platformdirs
 
 from graphweft._errors import ConfigError
 
-PRECISIONS = ("float32", "bf16")
+PRECISIONS = ("float32", "bf16", "int8")
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,10 @@ def config(**changes: Any) -> Iterator[Config]:
     """
     unknown = set(changes) - {field.name for field in fields(Config)}
     if unknown:
-        raise ConfigError(f"config: expected fields of Config, got {', '.join(sorted(unknown))}")
+        known = [field.name for field in fields(Config)]
+        near = difflib.get_close_matches(min(unknown), known, 1)
+        meant = f"; did you mean {near[0]}" if near else f"; they are {', '.join(known)}"
+        raise ConfigError(f"config: expected fields of Config, got {', '.join(sorted(unknown))}{meant}")
     token = _current.set(replace(_current.get(), **changes))
     try:
         yield _current.get()

@@ -23,6 +23,7 @@ from typing import Annotated, Any
 import typer
 
 from graphweft import _config
+from graphweft._bytecode import compile_beside
 from graphweft._errors import ConfigError, GraphWeftError, IRError, RankError
 from graphweft.commands import datasets, partitions, plans, programs, runs, stores, sweeps
 from graphweft.commands.flags import KINDS, Action, flags_of, takes
@@ -31,7 +32,7 @@ from graphweft.commands.flags import given as _given
 from graphweft.commands.flags import option as _option
 from graphweft.commands.flags import switch as _switch
 from graphweft.commands.flags import value as _value
-from graphweft.commands.help import TRAIN_EXAMPLES, GroupedCommand
+from graphweft.commands.help import TRAIN_EXAMPLES, CommandList, GroupedCommand
 from graphweft.data.part_check import is_parts, why_not
 from graphweft.dist.launch import is_rank, launch, speaks
 from graphweft.synth.spec import options_of_file
@@ -49,6 +50,8 @@ _USAGE = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "C
 _NOTABLE_GUESS = 0.7  # above it an accuracy says little without that of a constant guess beside it
 
 app = typer.Typer(
+    cls=CommandList,
+    epilog="graphweft COMMAND --help shows the options of a command.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -59,6 +62,8 @@ app = typer.Typer(
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["train"] and "--help" not in arguments and "-h" not in arguments:
+        compile_beside()
     caught: list[str] = []
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, category, *_: caught.append(f"{category.__name__}: {message}")

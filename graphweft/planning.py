@@ -30,6 +30,7 @@ from graphweft.train.chosen import Chosen, Loop
 from graphweft.train.device import on_device
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.grouped import Grouped
+from graphweft.train.int8_rules import check_priced
 from graphweft.train.macro import Macro, as_macro
 from graphweft.train.model_input import as_read, opened
 from graphweft.train.needs import Needs, RunBudget, budget_of
@@ -140,7 +141,7 @@ def _stored_needs(
     Raises: MemoryBudgetError where not even the least fits.
     """
     _, opened_ds = opened(mode, ds.store)
-    opened_ds, budget = as_read(model, opened_ds, "nodes", has_budget=True), RunBudget(memory, opened_ds)
+    opened_ds, budget = as_read(model, opened_ds, "nodes", memory), RunBudget(memory, opened_ds)
     chosen = Chosen(None, None, 0.0, None, 0, None, None, None, None, None, (), ())
     loop = Loop(chosen, opened_ds, "nodes", "accuracy", None)
     update = loop.update(model, make_optimizer(model, "adam", USUAL_RATE, 0.0, "all"))
@@ -164,7 +165,8 @@ def _in_memory(
     order: tuple[str, int | None] = ("auto", None),
 ) -> Plan:
     """The plan that a trainer of the same arguments follows; ``order`` of the nodes, and the epochs to come."""
-    ds, ranks = as_read(model, ds, "nodes", memory is not None), Ranks()
+    ds, ranks = as_read(model, ds, "nodes", memory), Ranks()
+    check_priced(ds)
     chosen = Chosen(None, None, 0.0, None, 0, None, None, None, None, None, (), ())
     loop = Loop(chosen, ds, "nodes", "accuracy", None)
     optimizer = make_optimizer(model, "adam", USUAL_RATE, 0.0, "all")

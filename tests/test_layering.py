@@ -36,6 +36,7 @@ ROOM_OF_MODULE = {
             "_errors",
             "_backward",
             "_budget",
+            "_bytecode",
             "_machine",
             "_checks",
             "_config",

@@ -89,6 +89,31 @@ WRONG: dict[str, tuple[Callable[[gw.Dataset], Any], str]] = {
     ),
     "inspection of a name": (lambda ds: gw.inspect("cora"), r"inspect: expected a dataset, got str; gw\.load\(name\)"),  # type: ignore[arg-type]
     "inspection of a number": (lambda ds: gw.inspect(3), r"got int; gw\.Dataset\(name, graph\) makes one"),  # type: ignore[arg-type]
+    "features without a graph": (
+        lambda ds: gw.nn.GCN(ds.num_features, 4, 2)(ds.x),
+        r"GCN: expected a graphweft Graph first, .* got Tensor; call model\(graph, x\)",
+    ),
+    "arguments in the order of PyTorch Geometric": (
+        lambda ds: gw.nn.GCN(ds.num_features, 4, 2)(ds.x, torch.stack(ds.graph.edges())),
+        r"got Tensor; call model\(graph, x\), and gw\.Graph\(edge_index\) makes a graph$",
+    ),
+    "features of NumPy": (
+        lambda ds: gw.nn.GCN(ds.num_features, 4, 2)(ds.graph, ds.x.numpy()),
+        r"GCN: expected features as a tensor or SparseFeatures, got ndarray; torch\.from_numpy\(x\) makes a tensor$",
+    ),
+    "a slip in a setting": (
+        lambda ds: gw.config(optlevel=0).__enter__(),
+        "expected fields of Config, got optlevel; did you mean opt_level$",
+    ),
+    "a setting that is none": (lambda ds: gw.config(zzz=0).__enter__(), "got zzz; they are opt_level, "),
+    "a folder that is not there": (
+        lambda ds: ds.save("/nosuch/a.npz"),
+        r"/nosuch/a\.npz: expected a place to write to, got: No such file or directory$",
+    ),
+    "a field that is not there": (
+        lambda ds: gw.update_all(ds.graph, gw.fn.copy_u("hh", "m"), gw.fn.sum("m", "h"), ndata={"h": ds.y.float()}),
+        r"expected one of the source fields \('h'\), got 'hh'",
+    ),
     "roots of negative sums": (
         lambda ds: _trainer(
             gw.Dataset("w", ds.graph, ds.x, ds.y, edge_weight=-torch.ones(ds.num_edges))

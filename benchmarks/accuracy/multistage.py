@@ -1,4 +1,4 @@
-"""Test accuracy by way of training: full batch (also in bfloat16), mini- and macro-batches, groups of parts.
+"""Test accuracy by way of training: full batch (also in bfloat16), mini-batches (also of int8), macro-batches, groups.
 
 ``python benchmarks/accuracy/multistage.py --data cora facebook arxiv products --models sage gat [--folder data]``. A
 run trains until validation has not become better for a while and counts the test accuracy at the best validation. It
@@ -39,6 +39,8 @@ from graphweft.nn.gat import GAT
 from graphweft.nn.sage import SAGE
 from graphweft.partitioning.partition import partition
 from graphweft.sample.stages import Parts
+from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.int8_features import Int8Features
 from graphweft.train.macro import Macro
 from graphweft.train.trainer import Trainer
 
@@ -55,9 +57,11 @@ FILES = {
 HOMOPHILY = {"products": None, "products-mixed": 0.3}
 PRODUCTS_SCALE = 0.02
 HALF = "full bf16"  # full batch whose sums over edges read rows in bfloat16
+INT8 = "mini int8"  # mini-batches over features in 8 bits, all of them dense
 BOUNDS: dict[str, tuple[str, float | str]] = {
     HALF: ("full", 0.3),
     "mini": ("full", 0.3),
+    INT8: ("mini", 0.3),
     "large 1/8": ("mini", 0.15),
     "parts 8/64": ("mini", 0.6),
 }
@@ -180,6 +184,9 @@ def run(ds: Dataset, name: str, model: str, way: str, seed: int) -> dict[str, ob
     made = (GAT if model == "gat" else SAGE)(ds.num_features, 64, ds.num_classes, num_layers=3, norm="layer", **options)
     epochs, patience, every, lr = schedule(name, model, way)
     given: dict[str, object] = {"lr": lr, "seed": seed, "eval_every": every, "patience": patience}
+    if way == INT8:
+        dense = ds.x.to_dense() if isinstance(ds.x, SparseFeatures) else ds.x
+        ds = replace(ds, x=Int8Features.from_dense(dense))
     if way in GROUPS:
         given |= {"mode": "macro", "fanouts": WIDE_FANOUTS.get((name, model), FANOUTS)}
         given |= {"batch_size": BATCHES[name], "macro": groups(ds, way)}

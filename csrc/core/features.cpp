@@ -5,6 +5,7 @@
 
 #include "graphweft/abi.h"
 #include "graphweft/id_type.h"
+#include "graphweft/int8_rows.h"
 
 namespace {
 
@@ -33,6 +34,17 @@ T* like(void* pointer, const T*) {
 }  // namespace
 
 extern "C" {
+
+// out[n, width] = rows `ids` [n], or the first n where that is null, of a table of 8-bit levels [rows, width], each
+// number level * scale[column] + offset[column].
+GW_API int gw_gather_int8_rows(const int8_t* levels, int64_t rows, int64_t width, int64_t ld, const float* scale,
+                               const float* offset, const int64_t* ids, int64_t n, float* out) {
+  return gw::guarded([&] {
+    gw::require(rows >= 0 && width >= 0 && ld >= width && n >= 0, "gw_gather_int8_rows: bad shape");
+    gw::require(ids != nullptr || n <= rows, "gw_gather_int8_rows: more rows than the table has");
+    gw::gather_int8_rows({levels, rows, width, ld, scale, offset}, ids, n, out);
+  });
+}
 
 // Non-zero elements of each row of x [rows, width], ld elements between rows.
 GW_API int gw_dense_count_nonzero(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,

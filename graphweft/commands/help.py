@@ -1,6 +1,7 @@
-"""How a command with many options shows them: in groups, with examples below.
+"""How commands are listed, and how one with many options shows them: in groups, with examples below.
 
-Comes in: the options of a command. Goes out: the text of ``--help``. Used by ``train``, ``sweep`` and ``plan``.
+Comes in: commands, the options of a command. Goes out: the text of ``--help``. Used by ``graphweft`` itself, by
+``train``, ``sweep`` and ``plan``.
 """
 
 from __future__ import annotations
@@ -48,6 +49,41 @@ SWEEP_EXAMPLES = """Examples:
   graphweft sweep --data cora --model sage --mode mini --grid "fanouts=15,10;5,5" --out runs/fanouts
   graphweft sweep --nodes users.csv --edges transfers.csv --id user --label fraud --grid model=gcn,sage,gat
 """
+
+
+# The commands by what they are for, each in one line of 80 columns.
+COMMANDS = {
+    "Training": {
+        "train": "Train a model on your data, or on a graph that is made up.",
+        "predict": "Write what a run predicts for every node.",
+        "evaluate": "Show the scores of a run.",
+        "plot": "Draw one run, or several beside each other.",
+        "sweep": "Train with every combination of some options.",
+    },
+    "Data": {
+        "data": "List the datasets that can be named.",
+        "inspect": "Show what a dataset is like.",
+        "prepare": "Write a graph as a store on disk, for graphs larger than memory.",
+        "partition": "Split a graph into parts, for several processes.",
+    },
+    "Speed": {
+        "plan": "Predict time and memory of a run, without training.",
+        "explain": "Show how a model is compiled.",
+        "bench": "Time a model or a layer against PyTorch Geometric.",
+        "synth": "Write a C++ program that trains a model or predicts.",
+        "doctor": "Show what this machine has and lacks.",
+    },
+}
+
+
+class CommandList(typer.core.TyperGroup):
+    """The commands under headings, each with one whole line."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the groups in order."""
+        for name, commands in COMMANDS.items():
+            with formatter.section(name):
+                formatter.write_dl(list(commands.items()))
 
 
 class GroupedCommand(typer.core.TyperCommand):

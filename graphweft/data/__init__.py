@@ -11,8 +11,12 @@ from graphweft._namespace import lazy
 
 if TYPE_CHECKING:
     from graphweft.storage.feature import SparseFeatures as SparseFeatures
+    from graphweft.storage.int8_features import Int8Features as Int8Features
 
-__all__ = ["SparseFeatures"]
+__all__ = ["Int8Features", "SparseFeatures"]
 
 if not TYPE_CHECKING:
-    __getattr__ = lazy(__name__, {"SparseFeatures": "graphweft.storage.feature"})
+    __getattr__ = lazy(
+        __name__,
+        {"Int8Features": "graphweft.storage.int8_features", "SparseFeatures": "graphweft.storage.feature"},
+    )

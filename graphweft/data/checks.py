@@ -16,6 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from graphweft._errors import DataError, DataWarning
 from graphweft.data.given import Features, Task
 from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.int8_features import Int8Features
 
 _PASSED: MutableMapping[Tensor, tuple[int, frozenset[Hashable]]] = WeakIdKeyDictionary()  # by version: what it passed
 
@@ -80,7 +81,7 @@ def check_features(who: str, x: Features, rows: int | None) -> None:
     """
     sparse = isinstance(x, SparseFeatures)
     shape: tuple[int, ...] = (x.num_rows, x.width) if isinstance(x, SparseFeatures) else tuple(x.shape)
-    values = x.values if isinstance(x, SparseFeatures) else x
+    values = x.scale if isinstance(x, Int8Features) else x.values if isinstance(x, SparseFeatures) else x
     if len(shape) != 2 or shape[1] < 1:
         raise DataError(f"{who}: expected a matrix with at least one column, got shape {shape}")
     if rows is not None and shape[0] != rows:

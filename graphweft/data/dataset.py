@@ -38,19 +38,19 @@ from graphweft.data.given import (
     given_labels,
     given_node_ids,
     given_pairs,
-    given_rows,
     given_times,
     row_normalized,
 )
 from graphweft.data.graph_samples import of_parts
 from graphweft.data.prepare import save_npz
-from graphweft.data.random_rows import random_rows
+from graphweft.data.random_rows import split_rows
 from graphweft.data.shown import ShownAsTable
 from graphweft.data.structure_features import structure_features
 from graphweft.data.table_encoding import Roles, TableEncoding, as_names
 from graphweft.data.tables import dataset_arguments
 from graphweft.graph.graph import Graph
-from graphweft.storage.feature import SparseFeatures, sparsity
+from graphweft.storage.feature import SparseFeatures, is_dense, kind_of, sparsity
+from graphweft.storage.int8_features import Int8Features
 
 Part = Literal["train", "val", "test"]
 _KINDS = "|".join(FEATURE_KINDS)
@@ -71,7 +71,7 @@ class Dataset(ShownAsTable):
     Attributes:
         name: How tables and messages call it.
         graph: N nodes, E edges; typed graphs are flat, nodes type after type.
-        x: (N, F) float32, or sparse features of that shape; None where the source has none.
+        x: (N, F) float32, or sparse or 8-bit features of that shape; None where the source has none.
         y: (N,) int64 class ids with -1 for no label, (N, C) float32 for several labels a node, or with
             ``task == "regression"`` values, (N,) or (N, C) float32; a missing one is NaN. With ``graph_ptr`` the rows
             are graphs.
@@ -169,7 +169,7 @@ class Dataset(ShownAsTable):
         rows = rows if pairs is None else pairs.shape[1]
         labels, classes, found = given_labels(y, rows, num_classes, task)
         ids, names = given_node_ids(node_ids)
-        parts, more = _split((train_idx, val_idx, test_idx), labels, classes, rows, seed)
+        parts, more = split_rows((train_idx, val_idx, test_idx), labels, classes, rows, seed)
         fields: dict[str, Any] = {
             **{"name": name, "graph": graph, "x": given_features("x", x), "y": labels},
             **{f"{part}_idx": idx for part, idx in parts.items()},
@@ -406,7 +406,7 @@ class Dataset(ShownAsTable):
         """Share of the entries of ``x`` that are zero, exact; 0 without features."""
         if self.x is None:
             return 0.0
-        return float(self.x.sparsity if isinstance(self.x, SparseFeatures) else sparsity(self.x))
+        return float(sparsity(self.x))
 
     @property
     def train_mask(self) -> Tensor:
@@ -468,6 +468,17 @@ class Dataset(ShownAsTable):
             raise DataError(f"{self.name}: expected at least one training node with a label, got none")
         if not self.graph.is_typed:
             self.check_features()
+
+    def with_int8_features(self) -> Dataset:
+        """The same with dense features in 8 bits, which batches read. Raises: DataError where there are none.
+
+        Example:
+            >>> ds = Dataset("ring", Graph([0, 1, 2], [1, 2, 0]), torch.tensor([[0.5, 40.0], [1.0, 10.0], [0.0, 20.0]]))
+            >>> ds.with_int8_features().x.levels.dtype
+            torch.int8
+        """
+        self.check_features()
+        return replace(self, x=Int8Features.from_dense(self.x)) if is_dense(self.x) else self
 
     def with_features(
         self, kind: str, width: int | None = None, *, graph: Graph | None = None, seed: int = 0
@@ -560,7 +571,7 @@ class Dataset(ShownAsTable):
         return found
 
     def __repr__(self) -> str:
-        kind = "sparse" if isinstance(self.x, SparseFeatures) else "dense"
+        kind = kind_of(self.x)
         width = f"{self.num_features} {kind} features" if self.x is not None else "no features"
         split = "/".join(str(self.idx(part).numel()) for part in ("train", "val", "test"))
         return (
@@ -587,13 +598,3 @@ def training_labels(ds: Dataset) -> Tensor | None:
     labels = torch.full((ds.num_nodes,), -1, dtype=torch.int64)
     labels[ds.train_idx] = ds.y[ds.train_idx].long()
     return labels
-
-
-def _split(
-    given: tuple[Any, Any, Any], y: Tensor, classes: int, rows: int, seed: int
-) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The parts of the split, and a note where they were drawn at random."""
-    if any(idx is not None for idx in given) or classes == 0:
-        return {part: given_rows(f"{part}_idx", idx, rows) for part, idx in zip(_PARTS, given, strict=True)}, ()
-    parts = dict(zip(map(str, _PARTS), random_rows(y, seed), strict=True))
-    return parts, (f"no split was given: the rows with a label are split 60/20/20 at random by seed {seed}",)

@@ -22,6 +22,7 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.ids import borrow
 from graphweft.graph.node_ids import NodeIds
 from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.int8_features import Int8Features
 
 _normalize_rows = declare("gw_dense_normalize_rows")
 
@@ -43,6 +44,8 @@ def given_features(who: str, x: Any) -> Features | None:
     """
     if x is None:
         return None
+    if isinstance(x, Int8Features):
+        return x
     if isinstance(x, SparseFeatures):
         return x if x.dtype == torch.float32 else x.to(torch.float32)
     if isinstance(x, Tensor) and x.layout != torch.strided:
@@ -153,6 +156,9 @@ def by_type(features: Any) -> dict[str, Any]:
     if features is not None and not isinstance(features, Mapping):
         got = type(features).__name__
         raise DataError(f"features: expected a dict by node type, got {got}; x= takes the features of all nodes")
+    for kind, x in (features or {}).items():
+        if isinstance(x, Int8Features):
+            raise DataError(f"features of {kind!r}: expected float32 or sparse features, got Int8Features")
     return {kind: given_features(f"features of {kind!r}", x) for kind, x in (features or {}).items()}
 
 
@@ -248,6 +254,8 @@ def row_normalized(x: Features) -> Features:
     """Every row divided by the sum of its magnitudes, with the same bits whether zeros are stored or not."""
     if isinstance(x, SparseFeatures):
         return x.row_normalized()
+    if isinstance(x, Int8Features):
+        raise DataError("row_normalized: expected float32 or sparse features, got Int8Features; normalise before")
     out = empty(tuple(x.shape), torch.float32)
     for begin in range(0, x.shape[0], _ROWS):  # without a copy of all
         block = x[begin : begin + _ROWS].float().contiguous()

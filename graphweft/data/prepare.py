@@ -19,6 +19,7 @@ from torch import Tensor
 from graphweft._errors import DataError
 from graphweft.data.readers.files import one_line, show
 from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.int8_features import Int8Features
 
 
 def save_npz(ds: Any, path: str | os.PathLike[str], *, compress: bool = True) -> Path:
@@ -42,7 +43,8 @@ def save_npz(ds: Any, path: str | os.PathLike[str], *, compress: bool = True) ->
         temporary.replace(target)
         _sync_folder(target.parent)
     except OSError as error:
-        raise DataError(f"{show(target)}: expected a place to write to, got: {one_line(str(error), 120)}") from error
+        reason = error.strerror or one_line(str(error), 120)
+        raise DataError(f"{show(target)}: expected a place to write to, got: {reason}") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
@@ -117,6 +119,8 @@ def _edges(ds: Any) -> dict[str, Any]:
 def _features(key: str, x: Tensor | SparseFeatures | None) -> dict[str, Any]:
     if x is None:
         return {}
+    if isinstance(x, Int8Features):
+        return {key: x.levels.numpy(), f"{key}_scale": x.scale.numpy(), f"{key}_offset": x.offset.numpy()}
     if not isinstance(x, SparseFeatures):
         return {key: x.numpy()}
     matrix = x.to_scipy().tocsr()

@@ -5,10 +5,16 @@ Comes in: labels and a seed. Goes out: the ids of three parts. Called by :class:
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from graphweft.data.given import given_rows
+
+_PARTS = ("train", "val", "test")
 
 
 def random_rows(y: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -26,6 +32,16 @@ def random_rows(y: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     parts = (order[:train], order[train : train + val], order[train + val :])
     first, second, third = (torch.from_numpy(np.sort(part).astype(np.int64)) for part in parts)
     return first, second, third
+
+
+def split_rows(
+    given: tuple[Any, Any, Any], y: Tensor, classes: int, rows: int, seed: int
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """The parts of the split that were given, else those of :func:`random_rows` where there are labels, and a note."""
+    if any(idx is not None for idx in given) or classes == 0:
+        return {part: given_rows(f"{part}_idx", idx, rows) for part, idx in zip(_PARTS, given, strict=True)}, ()
+    parts = dict(zip(_PARTS, random_rows(y, seed), strict=True))
+    return parts, (f"no split was given: the rows with a label are split 60/20/20 at random by seed {seed}",)
 
 
 def _known(y: Tensor) -> NDArray[np.bool_]:

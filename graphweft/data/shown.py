@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from graphweft import _html
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import kind_of
 
 _KINDS = {"regression": "values", "multilabel": "labels"}
 _MOST = 12  # names of classes that are shown
@@ -25,7 +25,7 @@ class ShownAsTable:
 
 def _rows(ds: Any) -> list[tuple[str, str]]:
     """Names and texts of the table."""
-    width = None if ds.x is None else f"{ds.num_features:,} {'sparse' if isinstance(ds.x, SparseFeatures) else 'dense'}"
+    width = None if ds.x is None else f"{ds.num_features:,} {kind_of(ds.x)}"
     types, relations = (ds.graph.node_types, ds.graph.relations) if _is_typed(ds) else ((), ())
     rows = [
         ("graphs", f"{ds.num_rows:,}" if ds.graph_ptr is not None else None),

@@ -43,10 +43,10 @@ class FieldView(MutableMapping[str, Tensor]):
     def __getitem__(self, field: str) -> Tensor:
         if field not in self._tensors:
             if field not in self._load:
-                known = ", ".join(repr(key) for key in self._load) or "none"
+                known = ", ".join(repr(key) for key in self._load) or "there is none"
                 remedy = "" if self._remedy is None else self._remedy(field)
                 raise FieldError(
-                    f"{self._stage}: {self._name}[{field!r}]: expected one of the {len(self._load)} {self._what} "
+                    f"{self._stage}: {self._name}[{field!r}]: expected one of the {self._what} "
                     f"({known}), got {field!r}{remedy} ({current_line()})"
                 )
             self._tensors[field] = self._load[field]()

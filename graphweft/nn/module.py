@@ -42,6 +42,7 @@ from graphweft.runtime.feature_types import is_half
 from graphweft.runtime.function import Pullback
 from graphweft.storage.dense_rows import dense_rows
 from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.int8_features import Int8Features
 
 REDUCERS = ("sum", "mean", "max")
 NORMS = (None, "batch", "layer")
@@ -171,7 +172,7 @@ class CompiledModule(KeepsArguments, nn.Module):
         if return_attention_weights:
             return self.with_attention(graph, given, rows, edges)
         if not isinstance(graph, Graph):
-            if given is None:
+            if given is None and isinstance(graph, list | tuple):
                 raise ShapeError(f"{type(self).__name__}: expected features of the batch's nodes, got None")
             return self.over_blocks(graph, given, edges)
         if isinstance(graph, SharedGraph):
@@ -297,7 +298,8 @@ class CompiledModule(KeepsArguments, nn.Module):
             raise ShapeError(f"{who}: expected features as (x_src, x_dst), as in_features is a pair, got one set")
         x = self.features(graph, x)
         if not isinstance(x, Tensor | SparseFeatures):
-            raise ShapeError(f"{who}: expected features as a tensor or SparseFeatures, got {type(x).__name__}")
+            remedy = "; torch.from_numpy(x) makes a tensor" if type(x).__name__ == "ndarray" else ""
+            raise ShapeError(f"{who}: expected features as a tensor or SparseFeatures, got {type(x).__name__}{remedy}")
         shape = tuple(x.shape)
         if len(shape) != 2 or shape[1] != self.in_features:
             raise ShapeError(f"{who}: expected features with {self.in_features} columns, got shape {shape}")
@@ -306,7 +308,7 @@ class CompiledModule(KeepsArguments, nn.Module):
         if isinstance(x, Tensor) and x.dtype in _HALVES and torch.is_autocast_enabled("cpu"):
             x = x.float()  # what ran before under autocast; parameters are not cast, and sums are taken in their dtype
         self._check_dtype(x)
-        if isinstance(x, SparseFeatures) and not self.takes_sparse:
+        if isinstance(x, Int8Features) or (isinstance(x, SparseFeatures) and not self.takes_sparse):
             x = _dense(who, x)
         tensors = tensors_of(self)
         seed = call_key() if self.draws() else 0
@@ -476,7 +478,7 @@ def _held(module: nn.Module, name: str) -> Any:
     return getattr(module, name, 0.0) if name in module._modules or hasattr(type(module), name) else 0.0
 
 
-def _dense(who: str, x: SparseFeatures) -> Tensor:
+def _dense(who: str, x: SparseFeatures | Int8Features) -> Tensor:
     """Dense rows, declared constant where the sparse ones are."""
     (made,) = dense_rows(who, x, kept=True)
     return constant(made) if is_declared(x) else made
@@ -486,7 +488,8 @@ def check_blocks(who: str, blocks: Sequence[Block], layers: int) -> None:
     """One block per layer, each one's destinations the next one's sources. Raises: ShapeError."""
     if not isinstance(blocks, list | tuple) or not all(isinstance(block, Block) for block in blocks):
         got = type(blocks).__name__
-        raise ShapeError(f"{who}: expected a graphweft Graph first, or the blocks of a batch, got {got}")
+        remedy = "; call model(graph, x), and gw.Graph(edge_index) makes a graph" if isinstance(blocks, Tensor) else ""
+        raise ShapeError(f"{who}: expected a graphweft Graph first, or the blocks of a batch, got {got}{remedy}")
     if len(blocks) != layers:
         raise ShapeError(f"{who}: expected {layers} blocks, one per layer, got {len(blocks)}")
     for before, after in itertools.pairwise(blocks):

@@ -21,7 +21,7 @@ from torch.autograd.graph import increment_version
 
 from graphweft._checks import check_ids
 from graphweft._errors import DtypeError
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, stored
 from graphweft.storage.fingerprint import fingerprint
 
 Kept = TypeVar("Kept", Tensor, SparseFeatures)
@@ -162,7 +162,7 @@ class Reference:
 
 
 def _mark(item: Any) -> tuple[int, ...]:
-    tensor = item.values if isinstance(item, SparseFeatures) else item
+    tensor = stored(item) if isinstance(item, Tensor) else item
     if not isinstance(tensor, Tensor):
         return ()
     return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
@@ -184,7 +184,7 @@ class Watch:
 
         Whoever compares versions, as :class:`Reference` does, then sees the change.
         """
-        tensor = self.item.values if isinstance(self.item, SparseFeatures) else self.item
+        tensor = stored(self.item)
         found = Reference(self.item), fingerprint(self.item)
         if self._seen is not None and found[0] == self._seen[0] and found[1] != self._seen[1]:
             if not tensor.is_inference():

@@ -46,7 +46,8 @@ from graphweft.runtime.targets import target_of
 from graphweft.runtime.tier import Tier
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import OpenSample, Sample
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, is_dense, stored
+from graphweft.storage.int8_features import Int8Features
 
 Features = Tensor | SparseFeatures
 # writes a batch's program: (builder, inputs by name, training) -> outputs by name
@@ -128,7 +129,7 @@ class StagedFunction:
             raise ShapeError(f"batches: expected features of {sampler.graph.num_nodes} nodes, got {x.shape[0]} rows")
         self._describe, self.sampler, self.x = describe, sampler, x
         self.device = device or sampler.graph.device
-        self.tier = None if isinstance(x, SparseFeatures) else tier  # sparse rows stay where they are
+        self.tier = tier if is_dense(x) else None  # other rows stay where they are
 
     def program(self, parameters: Mapping[str, Tensor], training: bool) -> Program:
         """The forward program as described: sampler, gather and layers."""
@@ -160,8 +161,10 @@ class StagedFunction:
         names = {value["name"] for value in program.inputs}
         choice = choice or Choice()
         off = frozenset(name for name in active.disabled_passes.split(",") if name)
-        if isinstance(self.x, SparseFeatures) or self.tier is not None:
+        if isinstance(self.x, SparseFeatures | Int8Features) or self.tier is not None:
             choice = replace(choice, ahead=ROWS_AHEAD)  # the table itself does not move
+        if isinstance(self.x, Int8Features):
+            choice = replace(choice, numbered=True)  # nothing but a gather reads levels
         target = target_of(self.device)
         request = Request(
             level=max(active.opt_level if single else min(active.opt_level, 2), 1),
@@ -184,8 +187,8 @@ class StagedFunction:
         """All that may be chosen in place of ``plan``, formats times orders; formats alone where that is too many."""
         forms = [
             Choice(ahead, None, numbered)
-            for ahead in ((ROWS_AHEAD,) if isinstance(self.x, SparseFeatures) else (STRUCTURE_AHEAD, ROWS_AHEAD))
-            for numbered in (False, True)
+            for ahead in ((STRUCTURE_AHEAD, ROWS_AHEAD) if is_dense(self.x) else (ROWS_AHEAD,))
+            for numbered in ((True,) if isinstance(self.x, Int8Features) else (False, True))
         ]
         names = sorted(plan.plan.compiled.orders)
         if len(forms) * 2 ** len(names) > most:
@@ -267,7 +270,7 @@ class StagedPlan:
     @property
     def address(self) -> int:
         """Where the rows of features lie."""
-        return _numbers(self._x).data_ptr()
+        return stored(self._x).data_ptr()
 
     @property
     def reads_rows_alone(self) -> bool:
@@ -331,7 +334,7 @@ class _Preparation:
                 operands = [self._base[self._slot[operand]] for operand in value.inputs]
                 self._base[self._slot[value]] = evaluate(value, operands)
         single = all(v.type.dtype == torch.float32 for v in part.values if isinstance(v.type, TensorType))
-        fuse = single and _config.current().opt_level >= 3
+        fuse = single and _config.current().opt_level >= 3 and not isinstance(owner.x, Int8Features)
         groups = group_values(part, {*constant, *self.draws}, dict.fromkeys(part.values, FORWARD), fuse)
         groups = fold_gathers(part, groups) if fuse else groups
         self.groups = groups
@@ -400,10 +403,6 @@ def sampled_hops(builder: Builder, inputs: Mapping[str, Value], fanouts: Sequenc
     """The blocks of one draw, the seeds' own first."""
     operands = (inputs["graph"], inputs["seeds"], inputs["key"])
     return [builder.add(Op.SAMPLE, *operands, fanouts=tuple(fanouts), hop=hop) for hop in range(len(fanouts))]
-
-
-def _numbers(x: Features) -> Tensor:
-    return x.values if isinstance(x, SparseFeatures) else x
 
 
 def _rows_contiguous(tensor: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from graphweft._torch_private import parse_to, wrapper_subclass
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.ids import Ids, as_count, as_ids, borrow, index_dtype, is_wide, to_array
 from graphweft.graph.select import as_selection
+from graphweft.storage.int8_features import Int8Features
 
 _count_nonzero = declare("gw_dense_count_nonzero")
 _from_dense = declare("gw_csr_from_dense")
@@ -79,7 +80,7 @@ def sparsity(x: Any) -> float:
         >>> sparsity(torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
         0.75
     """
-    if isinstance(x, SparseFeatures):
+    if isinstance(x, SparseFeatures | Int8Features):
         return x.sparsity
     matrix = _matrix("sparsity", x)
     return _zero_share(int(_row_counts(matrix).sum()), *matrix.shape)
@@ -428,13 +429,30 @@ class SparseFeatures(torch.Tensor):
 
 
 def is_dense(x: Any) -> TypeGuard[torch.Tensor]:
-    """Whether ``x`` is a tensor with memory of its own: sparse features are tensors to torch, but have none.
+    """Whether ``x`` is a tensor with memory of its own: sparse and 8-bit features are tensors to torch, but have none.
 
     Example:
         >>> is_dense(torch.eye(2)), is_dense(SparseFeatures.from_dense(torch.eye(2)))
         (True, False)
     """
-    return isinstance(x, torch.Tensor) and not isinstance(x, SparseFeatures)
+    return isinstance(x, torch.Tensor) and not isinstance(x, SparseFeatures | Int8Features)
+
+
+def kind_of(x: torch.Tensor | None) -> str:
+    """How features are stored: "dense", "sparse" or "int8"."""
+    return "int8" if isinstance(x, Int8Features) else "sparse" if isinstance(x, SparseFeatures) else "dense"
+
+
+def stored(x: torch.Tensor) -> torch.Tensor:
+    """The tensor whose memory holds the numbers of features: stored values, levels, or the features themselves.
+
+    Example:
+        >>> stored(SparseFeatures.from_dense(torch.eye(2))).tolist()
+        [1.0, 1.0]
+    """
+    if isinstance(x, Int8Features):
+        return x.levels
+    return x.values if isinstance(x, SparseFeatures) else x
 
 
 def _functions() -> Any:

@@ -15,7 +15,8 @@ from typing import Any
 from torch import Tensor
 
 from graphweft._native import declare
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, stored
+from graphweft.storage.int8_features import Int8Features
 
 _fingerprint = declare("gw_fingerprint", recorded=False)
 
@@ -71,13 +72,15 @@ def fingerprint(item: Tensor | SparseFeatures) -> Mark:
 
 def is_readable(item: Tensor | SparseFeatures) -> bool:
     """Whether its bytes lie in host memory, where they can be read without waiting for anybody."""
-    return (item.values if isinstance(item, SparseFeatures) else item).device.type == "cpu"
+    return stored(item).device.type == "cpu"
 
 
 def _read(item: Tensor | SparseFeatures) -> Mark:
     """The mark of what memory holds now."""
     if isinstance(item, SparseFeatures):
         return (item.shape, *(fingerprint(part) for part in (item.indptr, item.indices, item.values)))
+    if isinstance(item, Int8Features):
+        return tuple(fingerprint(part) for part in (item.levels, item.scale, item.offset))
     tensor = item.detach()
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()

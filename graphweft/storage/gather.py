@@ -13,6 +13,7 @@ from graphweft._memory import empty
 from graphweft._native import declare
 from graphweft._trace import span
 from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.int8_features import Int8Features
 
 _gather = declare("gw_gather_rows")
 
@@ -20,7 +21,8 @@ _gather = declare("gw_gather_rows")
 def gather_rows(table: Tensor | SparseFeatures, ids: Tensor) -> Tensor | SparseFeatures:
     """``table[ids]``.
 
-    Shape: table (N, ...) on the CPU, any dtype, or sparse; ids (n,) int64 -> (n, ...), of the same kind.
+    Shape: table (N, ...) on the CPU, any dtype, or sparse; ids (n,) int64 -> (n, ...), of the same kind; of 8-bit
+    features float32.
 
     Raises: IndexRangeError with the first bad id and its position; ShapeError for a table without rows.
 
@@ -29,6 +31,9 @@ def gather_rows(table: Tensor | SparseFeatures, ids: Tensor) -> Tensor | SparseF
         >>> gather_rows(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([2, 0])).tolist()
         [[3.0], [1.0]]
     """
+    if isinstance(table, Int8Features):
+        with span("gather rows", "lookup", rows=ids.numel(), bytes=ids.numel() * table.width):
+            return table.take_rows(ids)
     if isinstance(table, SparseFeatures):
         return table.take_rows(ids)
     if table.dim() == 0:

@@ -41,8 +41,9 @@ from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.shadow import ShadowSampler
 from graphweft.sample.whole_graphs import GraphSampler
 from graphweft.schedule.subtasks import Subtasks
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, stored
 from graphweft.storage.gather import gather_rows
+from graphweft.storage.int8_features import Int8Features
 from graphweft.train.batch_gradients import add_gradients, weight_of
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
@@ -339,11 +340,13 @@ class MiniBatch(Steps):
             size, seed = self.loader.batch_size, self.loader.seed
             return by_subgraphs(self.model, self.sampler, self.x, self.edge_data, size, (seed, _EVALUATED))
         tile = None if self.budget is None else self.budget.tile
-        if isinstance(model, Stack) and (tile or _whole_bytes(model, self.ds.num_nodes) > _WHOLE_SHARE * _memory()):
+        short, whole = isinstance(self.x, Int8Features), _whole_bytes(model, self.ds.num_nodes)
+        if isinstance(model, Stack) and (tile or short or whole > _WHOLE_SHARE * _memory()):
             return infer(model, self.ds.graph, self.x, tile or USUAL_TILE, edges=self.edge_data.inputs)
         model.eval()
-        with torch.no_grad(), owning(self.x):
-            logits: Tensor = model(self.ds.graph, self.x, **self.edge_data.keywords())
+        x = self.x.to_dense() if isinstance(self.x, Int8Features) else self.x
+        with torch.no_grad(), owning(x):
+            logits: Tensor = model(self.ds.graph, x, **self.edge_data.keywords())
         return logits
 
     def evaluate(self) -> Evaluation:
@@ -508,7 +511,6 @@ class MiniBatch(Steps):
     def _is_staged(self) -> bool:
         """Whether sampler and model are compiled as one program."""
         model, x = self.model, self.x
-        numbers = x.values if isinstance(x, SparseFeatures) else x
         return (
             is_plain(model)
             and self.edge_data.inputs is None  # whose rows follow from the edges that were drawn
@@ -516,10 +518,10 @@ class MiniBatch(Steps):
             and isinstance(model, Stack)
             and model.is_staged()
             and _config.current().opt_level >= 1
-            and numbers.dtype in (torch.float32, torch.float64)
-            and not numbers.requires_grad
+            and x.dtype in (torch.float32, torch.float64)
+            and not x.requires_grad
             and (model.takes_sparse or not isinstance(x, SparseFeatures))
-            and numbers.device.type in ("cpu", self.device.type)
+            and stored(x).device.type in ("cpu", self.device.type)
             and all(t.device == self.device for t in self._tensors().values())
         )
 
@@ -560,7 +562,7 @@ class MiniBatch(Steps):
         return rows
 
 
-def _whole_bytes(model: Stack, nodes: int) -> int:
+def _whole_bytes(model: nn.Module, nodes: int) -> int:
     """About what a pass over the whole graph holds at once: rows of three consecutive widths."""
     return 4 * nodes * 3 * widest(model)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from graphweft import _config
 from graphweft._errors import ConfigError, DataWarning
 from graphweft.data.dataset import Dataset
 from graphweft.data.flat_features import with_flat_features
@@ -22,9 +23,11 @@ from graphweft.interop.pyg_model import PyGModel, adapted
 from graphweft.nn.lazy import settled
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.node2vec import Node2Vec
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, is_dense
+from graphweft.storage.int8_features import Int8Features
 from graphweft.storage.store import Store
 from graphweft.train.full_batch import features_of
+from graphweft.train.int8_rules import check_int8_source
 from graphweft.train.options import LABELS_OF
 from graphweft.train.settle import Features, settle_features
 
@@ -76,15 +79,18 @@ def trains(model: nn.Module) -> tuple[bool, ...]:
     return tuple(parameter.requires_grad for parameter in model.parameters())
 
 
-def as_read(model: nn.Module, ds: Any, task: str, has_budget: bool = False) -> Any:
+def as_read(model: nn.Module, ds: Any, task: str, memory: Any = None, precision: str | None = None) -> Any:
     """``ds`` with the features that the model reads; another layout is let go where nobody else holds it.
 
-    ``has_budget``: nothing is measured, which takes memory.
+    ``memory``: of a budget, within which nothing is measured. ``precision``: "int8" keeps dense features in 8 bits.
 
     Raises: as :func:`check_parts`.
     """
     ds = check_parts(model, ds, task)
-    x = _features(model if isinstance(model, Node2Vec) else adapted(model), ds, not has_budget)
+    x = _features(model if isinstance(model, Node2Vec) else adapted(model), ds, memory is None)
+    if (precision or _config.current().precision) == "int8":
+        check_int8_source(ds)
+        x = Int8Features.from_dense(x) if is_dense(x) else x
     if isinstance(ds, PartDataset):
         return ds if x is ds.x else ds.with_x(x)
     return ds if x is ds.x else replace(ds, x=x)

@@ -29,6 +29,7 @@ from graphweft.runtime.footprint import footprint
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.rehearsal import Run, taken_bytes
 from graphweft.storage.feature import SparseFeatures, is_dense
+from graphweft.storage.int8_features import Int8Features
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.train.half_features import stores_half
 from graphweft.train.macro import Macro
@@ -318,6 +319,8 @@ def _tensors(ds: Dataset) -> Iterator[Tensor]:
     for item in [*held, *(value for group in held if isinstance(group, Mapping) for value in group.values())]:
         if isinstance(item, SparseFeatures):
             yield from (item.indptr, item.indices, item.values)
+        elif isinstance(item, Int8Features):
+            yield from (item.levels, item.scale, item.offset)
         elif isinstance(item, Tensor):
             yield item
     if isinstance(ds, StoredDataset):  # whose graph is on disk, or is read later

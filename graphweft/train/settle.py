@@ -40,7 +40,7 @@ def settle_features(x: Features, may_measure: bool = True) -> Features:
     Shape: x (nodes, features). ``may_measure``: whether a machine that was never calibrated is, which takes some 40 MB;
     else, and within a budget that is in force, the usual threshold decides, and nothing is remembered.
     """
-    if isinstance(x, SparseFeatures) or x.numel() == 0:
+    if not is_dense(x) or x.numel() == 0:
         return x
     share = sparsity(x)
     if not _CLEARLY_DENSE <= share < _CLEARLY_SPARSE:

@@ -144,8 +144,8 @@ class TrainSpec(LoopOptions, TableOptions):
         drawn=True)
     sampler: str = option("neighbor", "", "mini: how batches are sampled.", choices=SAMPLERS, resume="given",
         drawn=True)
-    precision: str = option("float32", "", "bf16: sums over edges and products read bfloat16.", choices=PRECISIONS,
-        resume="given")
+    precision: str = option("float32", "", "bf16: sums and products read bfloat16; int8: batches read 8-bit features.",
+        choices=PRECISIONS, resume="given")
     order: str = option("auto", "", "full: nodes with their neighbours near; auto: where it pays.", choices=NODE_ORDERS,
         resume="free")
     seed: int = option(0, "N", "Seed of parameters, dropout, random splits and graphs.", least=0, most=2**63 - 1)

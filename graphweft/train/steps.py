@@ -42,6 +42,7 @@ from graphweft.train.full_batch import FullBatch, features_of, is_plain
 from graphweft.train.graph_task import GraphTask
 from graphweft.train.grouped import Grouped, check_macro_run
 from graphweft.train.grouped_links import GroupedLinks
+from graphweft.train.int8_rules import mode_for_int8
 from graphweft.train.link_task import LinkTask, check_link
 from graphweft.train.macro import as_macro
 from graphweft.train.mini_batch import MiniBatch
@@ -133,6 +134,7 @@ def make_steps(
 
     Raises: ConfigError for options that do not fit the task or each other, MemoryBudgetError.
     """
+    given = given._replace(mode=mode_for_int8(given, drawn.macro is not None, memory is not None))
     room = (memory, scratch)
     if budget is None or isinstance(given.ds, StoredDataset):
         return _fitted(given, drawn, keep_features, keys, room, budget)

@@ -138,7 +138,8 @@ class Trainer(TrainerFacts):
         device: Where to train, as "cuda"; None: where the model is. For "mini" also "emulated", a process.
         schedule: With a device, who prepares batches: "auto", "cpu", "device", or a :class:`gw.schedule.Schedule`.
         cuda_graphs: "auto" replays recorded steps on a device (docs/devices.md), "on" also batches on the CPU; "off".
-        precision: "float32", or "bf16": features, rows and operands are in bfloat16; None: that of :func:`gw.config`.
+        precision: "float32"; "bf16": features, rows and operands are in bfloat16; "int8": features of batches are
+            stored in 8 bits; None: that of :func:`gw.config`.
         order: For "full", in which order the nodes are computed: "neighbours": together, which saves time where a large
             graph has communities; "given": as given; "auto": where the epochs of the first ``fit`` pay for finding it
             (:attr:`node_order`). All that goes in and comes out is as given; sums have other last bits, and dropout
@@ -214,7 +215,7 @@ class Trainer(TrainerFacts):
         refuse(others, _OPTIONS)
         task, mode, ds, batch_size = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
         self.task, self.mode, self._asked, self.model = check_task(task, mode), check_mode(mode), mode, model
-        self.ds, config = as_read(model, ds, self.task, memory is not None), with_inputs(config, ds, out or ranks)
+        self.ds, config = as_read(model, ds, self.task, memory, precision), with_inputs(config, ds, out or ranks)
         self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight, ds)
         told = (remember, device, precision, order, trace, edge_data, weight_decay, weight_decay_on, stop_on)
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, *told)

@@ -6,9 +6,10 @@ import re
 import shlex
 
 import pytest
+import typer
 
-from graphweft.cli import main
-from graphweft.commands.help import GROUPS, SWEEP_EXAMPLES, TRAIN_EXAMPLES
+from graphweft.cli import app, main
+from graphweft.commands.help import COMMANDS, GROUPS, SWEEP_EXAMPLES, TRAIN_EXAMPLES
 
 HEADS = ("Data", "Tables", "Model", "Training", "Batches", "Machine", "Output")
 
@@ -45,3 +46,15 @@ def test_three_examples_whose_flags_are_known(command: str, text: str, capsys: p
         words = shlex.split(line)
         assert words[:2] == ["graphweft", command]
         assert all(f"  {word} " in told for word in words if word.startswith("--"))
+
+
+def test_every_command_is_listed_with_a_whole_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    listed = {name: line for commands in COMMANDS.values() for name, line in commands.items()}
+    assert set(listed) == set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    lines = [line.strip() for line in text.splitlines()]
+    assert all(
+        any(line.split()[:1] == [name] and line.endswith(said) for line in lines) for name, said in listed.items()
+    )
+    assert "..." not in text.partition("Training:")[2]

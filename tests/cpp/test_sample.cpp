@@ -255,3 +255,32 @@ TEST(rows_are_gathered_whatever_their_width) {
   CHECK(gw_gather_rows(table, 3, 4, 4, bad, 2, out) == gw::out_of_range);
   CHECK(std::string(gw_last_error()) == "gather_rows: expected ids in [0, 3), got 3 at position 1");
 }
+
+TEST(rows_of_8_bits_are_levels_times_a_scale_a_column) {
+  for (const int64_t width : {1, 3, 15, 16, 17, 64, 130}) {
+    const int64_t rows = 50, ld = width + 3, n = 333;
+    std::vector<int8_t> levels(size_t(rows * ld), 0);
+    for (size_t i = 0; i < levels.size(); ++i) levels[i] = int8_t(i * 37 + i / 251);
+    std::vector<float> scale(static_cast<size_t>(width)), offset = data::floats(width, 3);
+    for (int64_t c = 0; c < width; ++c) scale[size_t(c)] = float(c + 1) / 1024.0f;  // few bits: the product is exact
+    const std::vector<int64_t> ids = data::ids<int64_t>(n, rows, 5);
+    const auto holds = [&](const int64_t* wanted, int64_t count) {
+      std::vector<float> out(size_t(count * width), -1.0f);
+      CHECK(gw_gather_int8_rows(levels.data(), rows, width, ld, scale.data(), offset.data(), wanted, count,
+                                out.data()) == 0);
+      for (int64_t i = 0; i < count; ++i)
+        for (int64_t c = 0; c < width; ++c) {
+          const double level = levels[size_t((wanted ? wanted[i] : i) * ld + c)];
+          CHECK(out[size_t(i * width + c)] == float(level * scale[size_t(c)] + offset[size_t(c)]));
+        }
+    };
+    holds(ids.data(), n);
+    holds(nullptr, rows);
+  }
+  const int64_t bad[] = {0, 3};
+  const int8_t levels[3] = {};
+  const float one = 1.0f;
+  float out[2];
+  CHECK(gw_gather_int8_rows(levels, 3, 1, 1, &one, &one, bad, 2, out) == gw::out_of_range);
+  CHECK(gw_gather_int8_rows(levels, 3, 1, 1, &one, &one, nullptr, 4, out) == gw::bad_argument);
+}

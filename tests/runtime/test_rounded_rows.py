@@ -115,5 +115,5 @@ def test_a_plan_says_which_rows_are_rounded():
 
 
 def test_an_unknown_precision_is_refused():
-    with pytest.raises(ConfigError, match="precision: expected one of float32, bf16, got 'fp8'"):
+    with pytest.raises(ConfigError, match="precision: expected one of float32, bf16, int8, got 'fp8'"):
         gw.config(precision="fp8").__enter__()

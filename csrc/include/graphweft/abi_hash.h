@@ -1,4 +1,4 @@
 // A mark of all entry points and structures. Written by csrc/bindings.py.
 #pragma once
 
-#define GW_ABI_HASH "b21aafa5bb6b297a"
+#define GW_ABI_HASH "1069772c0a2ccb21"

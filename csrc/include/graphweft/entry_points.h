@@ -63,6 +63,8 @@ GW_API int gw_deal_edges(const int64_t* src, const int64_t* dst, int64_t n, cons
                          const void* new_id, int32_t wide, int64_t parts, int64_t* cuts, void* pairs);
 GW_API int gw_compress_pairs(const void* pairs, int64_t n, int64_t first, int64_t rows, int32_t wide, int32_t once,
                              int64_t* indptr, void* sources);
+GW_API int gw_gather_int8_rows(const int8_t* levels, int64_t rows, int64_t width, int64_t ld, const float* scale,
+                               const float* offset, const int64_t* ids, int64_t n, float* out);
 GW_API int gw_dense_count_nonzero(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,
                                   int64_t* counts);
 GW_API int gw_csr_from_dense(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,
@@ -399,6 +401,7 @@ GW_API int gw_typed_run_rows(const gw_adjacency* block, const int64_t* run_begin
   X(gw_elu_grad_f32)            \
   X(gw_entry_loss_f32)          \
   X(gw_fingerprint)             \
+  X(gw_gather_int8_rows)        \
   X(gw_gather_rows)             \
   X(gw_gemm_nn_f32)             \
   X(gw_gemm_nn_f32_bf16)        \

@@ -146,7 +146,7 @@ constexpr bool is_tile_of(const head_shape& shape, int count, int per, int pack,
   int64_t largest = pack > 1 ? std::min<int64_t>(4, lanes / pack) : 1;  // count of a tile
   while (pack == 1 && 2 * largest * per <= most) largest *= 2;
   // Whether tiles of this count occur among those of `n` heads, or vectors of packed ones.
-  if (few) largest = 1;
+  if (few || (pack == 1 && per > 1 && !full)) largest = 1;
   const auto occurs = [&](int64_t n) {
     return count == largest ? n >= count : count < largest && n % (2 * count) >= count;
   };
@@ -193,21 +193,23 @@ void for_each_head_tile(int64_t heads, int64_t channels, Visit&& visit, bool pac
     // rare widths take a whole vector as a tail: less code
     if constexpr (!Few && (v & (v - 1)) == 0 && is_head_tile(n, v, 1, true, Few))
       if (tail == lanes) return visit(head_tile<n, v, 1, true>{channels, h0, c0, tail});
-    if constexpr (is_head_tile(n, v, 1, false, Few))
+    if constexpr ((n == 1 || v == 1) && is_head_tile(n, v, 1, false, Few))
       visit(head_tile<n, v, 1, false>{channels, h0, c0, tail});
     else
       throw error(bad_argument, "heads: expected those of the model that this was compiled for");
   };
-  // As many heads at a time as fit, `per` vectors each.
+  // As many heads at a time as fit, `per` vectors each; one head of several vectors that end in a part of one: less
+  // code for rare widths.
   const auto narrow = [&](auto per, int64_t c0, int tail) {
     constexpr int v = decltype(per)::value;
+    [[maybe_unused]] const bool joins = v == 1 || (tail == lanes && (v & (v - 1)) == 0);
     h = rest_of_heads;
     if constexpr (8 * v <= most && !Few)
-      for (; h + 8 <= heads; h += 8) with(std::integral_constant<int, 8>{}, per, h, c0, tail);
+      for (; joins && h + 8 <= heads; h += 8) with(std::integral_constant<int, 8>{}, per, h, c0, tail);
     if constexpr (4 * v <= most && !Few)
-      for (; h + 4 <= heads; h += 4) with(std::integral_constant<int, 4>{}, per, h, c0, tail);
+      for (; joins && h + 4 <= heads; h += 4) with(std::integral_constant<int, 4>{}, per, h, c0, tail);
     if constexpr (2 * v <= most && !Few)
-      for (; h + 2 <= heads; h += 2) with(std::integral_constant<int, 2>{}, per, h, c0, tail);
+      for (; joins && h + 2 <= heads; h += 2) with(std::integral_constant<int, 2>{}, per, h, c0, tail);
     for (; h < heads; ++h) with(std::integral_constant<int, 1>{}, per, h, c0, tail);
   };
   for (int64_t c0 = 0; c0 < channels; c0 += most * lanes) {

@@ -42,6 +42,7 @@ from graphweft.data.readers.files import ARRAYS_FLOOR, content_limit, node_limit
 from graphweft.data.table_encoding import TableEncoding
 from graphweft.graph.graph import Graph
 from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.int8_features import Int8Features
 
 _SIDE_ARRAYS = ("node_kind", "node_tag", "y_source", "fold", GRAPH_ID)
 _PAIRS = "edge_label_index"
@@ -127,15 +128,26 @@ def _count_nodes(archive: NpzArchive, edges: Tensor, declared: int | None) -> in
 
 
 def read_features(archive: NpzArchive, key: str, rows: int) -> Features | None:
-    """Member ``x`` dense, or its CSR parts; None where there is neither.
+    """Member ``x`` dense or in 8 bits, or its CSR parts; None where there is none of them.
 
     Raises: DataError.
     """
+    if f"{key}_scale" in archive:
+        return _int8_features(archive, key, rows)
     if key in archive:
         return dense_features(key, archive.array(key, (rows, None)), rows)
     if f"{key}_indptr" not in archive:
         return None
     return _csr_features(archive, key, rows)
+
+
+def _int8_features(archive: NpzArchive, key: str, rows: int) -> Int8Features:
+    """Levels with a scale and an offset a column."""
+    levels = archive.array(key, (rows, None), "i")
+    if levels.dtype != np.int8:
+        raise DataError(f"{key}: expected int8 beside {key}_scale, got {levels.dtype}")
+    columns = [archive.array(f"{key}_{name}", levels.shape[1:], "f").astype(np.float32) for name in ("scale", "offset")]
+    return Int8Features(*map(torch.from_numpy, (levels, *columns)))
 
 
 def _csr_features(archive: NpzArchive, key: str, rows: int) -> SparseFeatures:
