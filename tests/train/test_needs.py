@@ -15,6 +15,8 @@ from torch import nn
 import graphweft as gw
 from graphweft._memory import POOL, Pool
 from graphweft.data.dataset import Dataset
+from graphweft.ir.ops import Op
+from graphweft.ir.residency import StructType
 from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.passes.work import Sizes
 from graphweft.runtime import rehearsal
@@ -172,6 +174,19 @@ def test_draws_that_nothing_hides_have_a_price_of_their_own(ds: Dataset) -> None
     assert draws == [["draw"] * 2, ["draw in turn"] * 2, ["draw in turn"] * 2]  # the last batch has a size of its own
     machine = Machine.known()
     hidden = seconds_of(*found[0], machine.costs, machine.scale(torch.get_num_threads()))
+@pytest.mark.parametrize("kind", ["GCN", "GCNII", "GAT"])
+def test_no_step_makes_a_graph_again_where_memory_is_short(kind: str, ds: Dataset) -> None:
+    batch = gw.Trainer(_model(kind, ds), ds)._batch
+    assert isinstance(batch, FullBatch)
+    with gw.config(memory=1):
+        step, evaluation, rows, _ = batch.plans()
+    assert rows is not None
+    for plan in (step, evaluation):
+        made = {v for v in plan.compiled.program.values if isinstance(v.type, StructType) and v.op is not Op.GRAPH}
+        assert made <= set(plan.compiled.hoisted)
+    assert any(v.op is Op.TAKE_DST for v in step.compiled.program.values)  # the rows of training nodes
+
+
     assert mini_strategy(mini, unlimited(ds), machine).seconds["sampling"] > hidden["sampling"]
 
 
