@@ -7,6 +7,7 @@ budget asks, or an error that names the least that would do. Called by the train
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,11 +23,11 @@ from graphweft.runtime.footprint import Footprint, footprint
 from graphweft.runtime.rehearsal import Prepared, Run, Taken, taken_by_epochs, taken_bytes
 from graphweft.runtime.staged import StagedPlan
 from graphweft.sample.neighbor import NeighborSampler
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, alone
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.needs import Needs, RunBudget, base_needs, loss_bytes, rehearse
+from graphweft.train.needs import Needs, RunBudget, base_needs, dense_bytes, loss_bytes, rehearse
 from graphweft.train.needs_by_running import evaluation_bytes, kept_buffers
 from graphweft.train.settle import Features
 
@@ -79,7 +80,7 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
     if not all(budget.fits(needs) for needs, _ in ways.values()):
         ways = {way: apart(way) for way in single}
     fitting = {way: found for way, found in ways.items() if budget.fits(found[0])}
-    chosen = max(fitting or ways, key=lambda way: ways[way][0].total if fitting else -ways[way][0].total)
+    chosen = max(fitting or ways, key=lambda way: ways[way][0].running if fitting else -ways[way][0].running)
     needs, taken = ways[chosen]
     return needs, list(fitting), taken.mapped + taken.returned
 
@@ -152,18 +153,23 @@ def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> tuple[N
         if not fits or not budget.fits(larger):
             break
     assert found is not None  # there are tiles
+    if not budget.fits(found) and needs.running <= found.running:  # rows of hubs make a tile as large as the whole
+        budget.tile = None
+        return needs, run
     return found, Run(beside=(found.evaluation,))
 
 
 def _whole(mini: MiniBatch, model: CompiledModule) -> tuple[Footprint, Run]:
     """What a pass over the whole graph takes, and the pass."""
-    training = model.training
-    with torch.no_grad(), owning(mini.x):
-        arguments = model.eval().arguments(mini.ds.graph, mini.x, None, mini.edge_data.inputs)
+    training, x = model.training, alone(mini.x)
+    with torch.no_grad(), owning(x):
+        arguments = model.eval().arguments(mini.ds.graph, x, None, mini.edge_data.inputs)
         plan, sizes = model.function.sized_plan(arguments)
     model.train(training)
     found = footprint(plan, sizes, mini.ds.graph.is_symmetric)
-    return found, Run(plan, sizes, stays=(found.hoisted, found.structure))
+    found = replace(found, structure=found.structure + dense_bytes(x, plan))
+    run = Run(plan, sizes, stays=(found.hoisted, found.structure))
+    return found, replace(run, beside=(max(0, found.making - taken_bytes(run)),))  # before anything else is computed
 
 
 def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
@@ -172,7 +178,6 @@ def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
     degrees = torch.nn.functional.pad(graph.in_degrees(), (0, -nodes % tile)).view(-1, tile).sum(1)
     first = int(degrees.argmax()) * tile if nodes else 0
     block = NeighborSampler(graph, [-1]).sample(torch.arange(first, min(first + tile, nodes))).blocks[0]
-    widths = [parameter.shape[-1] for parameter in model.parameters() if parameter.dim() == 2]
     most, training = 0, model.training
     model.eval()
     with torch.no_grad():
@@ -185,9 +190,11 @@ def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
                 read = mini.x.take_rows(block.src_ids)
                 gathered = read.nnz * 2 * real
             given = model.layer_arguments(index, block, read, mini.edge_data.inputs)
-            taken = footprint(*model.layer_function(index).sized_plan(given))
-            kept = nodes * real * (max(widths) + (width if index else 0))
-            most = max(most, kept + gathered + taken.peak + taken.hoisted + taken.structure)
+            plan, sizes = model.layer_function(index).sized_plan(given)
+            gathered += dense_bytes(read, plan)
+            made = math.prod(dict(plan.compiled.program.outputs)["out"].tensor.dims)
+            stays, kept = footprint(plan, sizes), nodes * real * (made + (width if index else 0))
+            most = max(most, kept + gathered + stays.hoisted + stays.structure + taken_bytes(Run(plan, sizes)))
     model.train(training)
     return most + _DRAWN * block.num_edges + _NUMBERED * (nodes + block.num_src)
 

@@ -20,12 +20,15 @@ from graphweft.ir.residency import StructType
 from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.passes.work import Sizes
 from graphweft.runtime import rehearsal
+from graphweft.runtime.constants import owning
+from graphweft.runtime.footprint import footprint
 from graphweft.runtime.machine import Machine
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train import needs_by_running
 from graphweft.train.full_batch import FullBatch
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.needs import Needs, data_bytes
+from graphweft.train.needs_by_running import Taken, grown
 from graphweft.train.strategies import full_works, mini_strategy, mini_works, seconds_of, unlimited
 
 MB = 10**6
@@ -46,6 +49,16 @@ def test_an_evaluation_is_beside_the_batches_unless_free_memory_is_given_back() 
     needs = Needs(data=100 * MB, batches=20 * MB, step=30 * MB, evaluation=40 * MB)
     assert replace(needs, trims=True).total < needs.total
     assert needs.text() == "data 100 MB, batches 20 MB, step 30 MB, evaluation 40 MB"
+
+
+def test_what_planning_took_is_part_of_the_peak_and_of_no_budget(ds: Dataset) -> None:
+    needs = Needs(data=100 * MB)
+    more = replace(needs, planning=300 * MB)
+    assert (more.total, more.least, more.fits(needs.least)) == (300 * MB, needs.least, True)
+    assert more.text() == "data 100 MB, planning 300 MB" and replace(needs, planning=MB).text() == "data 100 MB"
+    trainer = gw.Trainer(_model("GCN", ds), ds, memory="4GB")
+    assert trainer.needs is not None
+    assert data_bytes(ds) <= trainer.needs.planning <= data_bytes(ds) + 200 * MB
 
 
 def test_the_terms_of_a_refusal_add_up_to_the_least_that_it_names(ds: Dataset) -> None:
@@ -78,6 +91,30 @@ def test_a_part_keeps_the_in_edges_of_its_nodes_and_their_rows(stride: int) -> N
     assert bool((ends[1][e_id] % stride == 0).all())
     src, dst = part.edges()
     assert torch.equal(src, ends[0][e_id] // stride) and torch.equal(dst, ends[1][e_id] // stride)
+
+
+def test_what_is_the_same_for_all_parts_does_not_grow() -> None:
+    """From runs that take 9 MB and 40 MB times the share."""
+    found = [(share, Taken(int((9 + 40 * share) * MB), int(40 * share * MB))) for share in (1 / 16, 1 / 5)]
+    assert grown(found, 1.0) == pytest.approx((49 * MB, 40 * MB), rel=1e-6)
+    assert grown(found[:1], 1.0).pool == 16 * found[0][1].pool  # from one alone no more is known
+    assert grown([found[1], (0.4, Taken(MB, 0))], 1.0) == (MB, 0)  # a larger part that took less: nothing grows
+
+
+@pytest.mark.filterwarnings("ignore::graphweft.errors.DenseFeaturesWarning")
+@pytest.mark.parametrize("mode", ["full", "mini"])
+def test_dense_rows_of_sparse_features_are_counted(mode: str) -> None:
+    ds = gw.synthetic("pubmed", scale=0.1, seed=0)
+    assert isinstance(ds.x, SparseFeatures)
+    dense, given = 4 * ds.x.num_rows * ds.x.width, {} if mode == "full" else {"fanouts": (5, 5), "batch_size": 256}
+    found = {}
+    for kind in ("GCN", "NGCF"):
+        trainer = gw.Trainer(_model(kind, ds), ds, mode=mode, memory="4GB", **given)  # type: ignore[arg-type]
+        assert trainer.needs is not None
+        found[kind] = trainer.needs.structure
+        if mode == "mini":
+            assert "dense" not in vars(ds.x)  # a plan that is not taken leaves none behind
+    assert found["GCN"] < dense <= found["NGCF"] < 2 * dense
 
 
 def test_tensors_that_share_memory_count_once(ds: Dataset) -> None:
@@ -136,6 +173,19 @@ def test_fewer_values_are_kept_where_memory_is_short(ds: Dataset) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["GCN", "GCNII", "GAT"])
+def test_no_step_makes_a_graph_again_where_memory_is_short(kind: str, ds: Dataset) -> None:
+    batch = gw.Trainer(_model(kind, ds), ds)._batch
+    assert isinstance(batch, FullBatch)
+    with gw.config(memory=1):
+        step, evaluation, rows, _ = batch.plans()
+    assert rows is not None
+    for plan in (step, evaluation):
+        made = {v for v in plan.compiled.program.values if isinstance(v.type, StructType) and v.op is not Op.GRAPH}
+        assert made <= set(plan.compiled.hoisted)
+    assert any(v.op is Op.TAKE_DST for v in step.compiled.program.values)  # the rows of training nodes
+
+
 def test_a_roomy_budget_changes_no_bit(ds: Dataset) -> None:
     for mode, more in (("full", {}), ("mini", {"fanouts": (5, 5), "batch_size": 512})):
         losses = [
@@ -162,6 +212,31 @@ def test_mini_batches_keep_their_bits_and_are_prepared_less_far_ahead(ds: Datase
     assert usual.evaluate("val") == pytest.approx(short.evaluate("val"), abs=2e-3)
 
 
+@pytest.mark.filterwarnings("ignore::graphweft.errors.DenseFeaturesWarning")
+def test_what_passes_while_values_are_computed_once_is_counted() -> None:
+    """The rows over the root of their degree, of which only the sums over edges are kept."""
+    ds = gw.synthetic("pubmed", scale=0.1, seed=0)
+    model = _model("NGCF", ds).eval()
+    with torch.no_grad(), owning(ds.x):
+        arguments, pool = model.arguments(ds.graph, ds.x), Pool()
+        found = footprint(*model.function.sized_plan(arguments))
+        with POOL.within(pool):
+            kept = model.function.hoist(arguments)
+    stats = pool.stats()
+    assert kept and found.making == pytest.approx(stats.peak_lent - stats.lent, rel=0.05)
+
+
+def test_tiles_are_taken_where_they_take_less_than_the_whole() -> None:
+    """Two hops from a tile with a hub reach nearly all nodes."""
+    ds = gw.synthetic("products", scale=0.0174, seed=974)
+    given: dict[str, Any] = {"mode": "mini", "fanouts": (10, 10), "batch_size": 256}
+    usual = gw.Trainer(_model("GCN", ds, 128), ds, memory="4GB", **given)
+    assert usual.needs is not None
+    with pytest.raises(gw.errors.MemoryBudgetError) as caught:
+        gw.Trainer(_model("GCN", ds, 128), ds, memory=data_bytes(ds) + 15 * MB, **given)
+    assert caught.value.least <= usual.needs.least
+
+
 def test_draws_that_nothing_hides_have_a_price_of_their_own(ds: Dataset) -> None:
     """Within a budget that leaves no room for batches ahead, and where the loader prepares each when it is asked."""
     mini = gw.Trainer(_model("SAGE", ds), ds, mode="mini", fanouts=(5, 5), batch_size=256)._batch
@@ -174,19 +249,6 @@ def test_draws_that_nothing_hides_have_a_price_of_their_own(ds: Dataset) -> None
     assert draws == [["draw"] * 2, ["draw in turn"] * 2, ["draw in turn"] * 2]  # the last batch has a size of its own
     machine = Machine.known()
     hidden = seconds_of(*found[0], machine.costs, machine.scale(torch.get_num_threads()))
-@pytest.mark.parametrize("kind", ["GCN", "GCNII", "GAT"])
-def test_no_step_makes_a_graph_again_where_memory_is_short(kind: str, ds: Dataset) -> None:
-    batch = gw.Trainer(_model(kind, ds), ds)._batch
-    assert isinstance(batch, FullBatch)
-    with gw.config(memory=1):
-        step, evaluation, rows, _ = batch.plans()
-    assert rows is not None
-    for plan in (step, evaluation):
-        made = {v for v in plan.compiled.program.values if isinstance(v.type, StructType) and v.op is not Op.GRAPH}
-        assert made <= set(plan.compiled.hoisted)
-    assert any(v.op is Op.TAKE_DST for v in step.compiled.program.values)  # the rows of training nodes
-
-
     assert mini_strategy(mini, unlimited(ds), machine).seconds["sampling"] > hidden["sampling"]
 
 
