@@ -26,6 +26,7 @@ from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import SparseFeatures, alone
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE
+from graphweft.train.macro_needs import macro_taken
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.needs import Needs, RunBudget, base_needs, dense_bytes, loss_bytes, rehearse
 from graphweft.train.needs_by_running import evaluation_bytes, kept_buffers
@@ -58,14 +59,18 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
     """
     with lifted():
         mini.prepare()
-        batches = _batches_taken(mini)
+        macro = None if mini.macro is None else macro_taken(mini)
+        batches = _batches_taken(mini) if macro is None else [macro.batch] * min(len(mini.loader), _DRAWN_BATCHES)
         step = max(taken_bytes(batch.step) for batch in batches)
         base = base_needs(mini.ds, mini.model, budget)
         beside = 0 if mini.half is None else mini.half.rows.nbytes  # features in bfloat16
+        beside += 0 if macro is None else macro.held
         base = replace(base, data=base.data + beside, step=step, trims=True)
         single = {way: by_epochs(batches, len(mini.loader), way) for way in mini.loader.tried}
         least = min(taken.most for taken in single.values()) - step
         base, evaluation = _with_evaluation(mini, budget, replace(base, batches=least))
+        if macro is not None and macro.refreshing > base.evaluation:
+            base, evaluation = replace(base, evaluation=macro.refreshing), Run(beside=(macro.refreshing,))
 
     def apart(way: CoreSplit) -> tuple[Needs, Taken]:
         """Where memory is given back before an evaluation, and the other way round."""

@@ -268,7 +268,7 @@ def budget_of(
         return None
     given = {
         "task": task if task != "nodes" else None,
-        "macro": macro and macro.stages,
+        "quality": macro and macro.quality,
         "ranks": ranks.size if ranks.is_shared else None,
         "parts": 1 if isinstance(ds, PartDataset) else None,
     }

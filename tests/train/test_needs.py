@@ -26,6 +26,7 @@ from graphweft.runtime.machine import Machine
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train import needs_by_running
 from graphweft.train.full_batch import FullBatch
+from graphweft.train.macro import Macro
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.needs import Needs, data_bytes
 from graphweft.train.needs_by_running import Taken, grown
@@ -212,6 +213,18 @@ def test_mini_batches_keep_their_bits_and_are_prepared_less_far_ahead(ds: Datase
     assert usual.evaluate("val") == pytest.approx(short.evaluate("val"), abs=2e-3)
 
 
+@pytest.mark.parametrize("macro", ["large:1/4", "parts:2/8"])
+def test_macro_batches_keep_their_bits_within_a_budget(macro: str, ds: Dataset) -> None:
+    given: dict[str, Any] = {"mode": "mini", "macro": macro, "fanouts": (5, 5), "batch_size": 256}
+    free, bound = (gw.Trainer(_model("SAGE", ds), ds, memory=memory, **given) for memory in (None, "2GB"))
+    assert bound.needs is not None and bound.needs.data > data_bytes(ds)  # with the macro-batches
+    assert [record.loss for record in free.fit(2)] == [record.loss for record in bound.fit(2)]
+    with pytest.raises(gw.errors.MemoryBudgetError) as caught:
+        gw.Trainer(_model("SAGE", ds), ds, memory=data_bytes(ds) + 10 * MB, **given)
+    assert caught.value.least < bound.needs.least + 4 * MB
+    assert len(gw.Trainer(_model("SAGE", ds), ds, memory=caught.value.least, **given).fit(1)) == 1
+
+
 @pytest.mark.filterwarnings("ignore::graphweft.errors.DenseFeaturesWarning")
 def test_what_passes_while_values_are_computed_once_is_counted() -> None:
     """The rows over the root of their degree, of which only the sums over edges are kept."""
@@ -278,8 +291,8 @@ def test_options_whose_memory_is_not_known_are_refused(ds: Dataset) -> None:
     for more, text in (
         ({"mode": "mini", "task": "link"}, "memory=1GB cannot be combined with task=link"),
         (
-            {"mode": "mini", "macro": "large:1/8", "fanouts": (5, 5)},
-            "memory=1GB cannot be combined with macro=large:1/8",
+            {"mode": "mini", "macro": Macro("large:1/8", quality=0.5), "fanouts": (5, 5)},
+            "memory=1GB cannot be combined with quality=0.5",
         ),
         ({"mode": "full", "fanouts": (5, 5), "memory": None}, "fanouts: expected mode mini as well, got mode 'full'"),
         ({"memory": "lots"}, "memory: expected a size such as 8GB or 512MB, got 'lots'"),
@@ -296,7 +309,7 @@ import graphweft as gw
 from graphweft._budget import own_bytes
 from graphweft._memory import POOL
 from graphweft.train.needs import data_bytes
-kind, mode, memory = sys.argv[1:]
+kind, mode, macro, memory = sys.argv[1:]
 ds = gw.synthetic("products", scale=0.05, seed=0)
 POOL.trim()
 model = getattr(gw.nn, kind)(ds.num_features, 64, ds.num_classes, num_layers=2)
@@ -310,7 +323,7 @@ def watch():
 thread = threading.Thread(target=watch)
 thread.start()
 try:
-    trainer = gw.Trainer(model, ds, mode=mode, memory=memory)
+    trainer = gw.Trainer(model, ds, mode=mode, memory=memory, macro=macro or None)
     trainer.fit(2)
     trainer.predict()
 finally:
@@ -320,10 +333,20 @@ print(json.dumps([trainer.needs.total, peak - floor]))
 """
 
 
-@pytest.mark.parametrize(("kind", "mode", "memory"), [("GAT", "full", 600), ("SAGE", "mini", 330)])
-def test_the_peak_is_within_the_budget_and_near_what_was_predicted(kind: str, mode: str, memory: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "mode", "macro", "memory"),
+    [
+        ("GAT", "full", "", 600),
+        ("SAGE", "mini", "", 330),
+        ("SAGE", "mini", "large:1/4", 700),
+        ("SAGE", "mini", "parts:2/8", 700),
+    ],
+)
+def test_the_peak_is_within_the_budget_and_near_what_was_predicted(
+    kind: str, mode: str, macro: str, memory: int
+) -> None:
     run = subprocess.run(
-        [sys.executable, "-c", _MEASURED, kind, mode, f"{memory}MB"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", _MEASURED, kind, mode, macro, f"{memory}MB"], capture_output=True, text=True, check=True
     )
     predicted, measured = json.loads(run.stdout.splitlines()[-1])
     assert measured <= memory * MB
