@@ -37,7 +37,7 @@ from graphweft.train.macro import Macro
 _TO_COME = 800 << 10
 _PLANNING, _RECORDING = 5 << 20, 16 << 20  # what compiling, or recording, takes before it is known what a run needs
 _COPIES = 4  # of each parameter: two moments, the best and the last weights; its gradient is one of a step's values
-_AGAIN = 1.10  # times what was measured, for another measurement
+_AGAIN = 1.15  # times what was measured, for another measurement
 _ROOM, _SPARE = 1.03, 6 << 20  # times what is predicted, and bytes, that a budget has to leave room for
 _OTHERWISE = 2 << 20  # by how much what another process has taken by then may differ
 MARGIN = 1.02  # what rounding to pages and small tensors add
