@@ -7,7 +7,6 @@ budget asks, or an error that names the least that would do. Called by the train
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -158,9 +157,6 @@ def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> tuple[N
         if not fits or not budget.fits(larger):
             break
     assert found is not None  # there are tiles
-    if not budget.fits(found) and needs.running <= found.running:  # rows of hubs make a tile as large as the whole
-        budget.tile = None
-        return needs, run
     return found, Run(beside=(found.evaluation,))
 
 
@@ -183,6 +179,7 @@ def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
     degrees = torch.nn.functional.pad(graph.in_degrees(), (0, -nodes % tile)).view(-1, tile).sum(1)
     first = int(degrees.argmax()) * tile if nodes else 0
     block = NeighborSampler(graph, [-1]).sample(torch.arange(first, min(first + tile, nodes))).blocks[0]
+    widths = [parameter.shape[-1] for parameter in model.parameters() if parameter.dim() == 2]
     most, training = 0, model.training
     model.eval()
     with torch.no_grad():
@@ -197,8 +194,7 @@ def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
             given = model.layer_arguments(index, block, read, mini.edge_data.inputs)
             plan, sizes = model.layer_function(index).sized_plan(given)
             gathered += dense_bytes(read, plan)
-            made = math.prod(dict(plan.compiled.program.outputs)["out"].tensor.dims)
-            stays, kept = footprint(plan, sizes), nodes * real * (made + (width if index else 0))
+            stays, kept = footprint(plan, sizes), nodes * real * (max(widths) + (width if index else 0))
             most = max(most, kept + gathered + stays.hoisted + stays.structure + taken_bytes(Run(plan, sizes)))
     model.train(training)
     return most + _DRAWN * block.num_edges + _NUMBERED * (nodes + block.num_src)
