@@ -327,8 +327,6 @@ print(json.dumps([trainer.needs.total, peak - floor]))
     [
         ("GAT", "full", "", 600),
         ("SAGE", "mini", "", 330),
-        ("SAGE", "mini", "large:1/4", 700),
-        ("SAGE", "mini", "parts:2/8", 700),
     ],
 )
 def test_the_peak_is_within_the_budget_and_near_what_was_predicted(
