@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from graphweft._errors import MemoryBudgetError
 
@@ -45,6 +47,56 @@ def uncounted() -> Iterator[None]:
     before = own_bytes()
     yield
     _Uncounted.nbytes += max(0, own_bytes() - before)
+
+
+def resident_peak() -> int:
+    """The most resident bytes of this process so far; 0 where the system does not tell."""
+    return max(_Noted.before, _noted())
+
+
+def _noted() -> int:
+    """The most resident bytes since the system was last told to forget."""
+    try:
+        for line in Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):  # of this program; getrusage also counts the one before exec
+                return 1024 * int(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0
+
+
+class _Noted:
+    """The most that the system had noted before it was told to forget, and who looks on."""
+
+    before = 0
+    watching: ClassVar[weakref.WeakSet[Highest]] = weakref.WeakSet()
+
+
+class Highest:
+    """The most own bytes of this process from now on, as the system notes it: short peaks are seen, too."""
+
+    def __init__(self) -> None:
+        for other in list(_Noted.watching):
+            other._look()
+        _Noted.before, self._most = resident_peak(), 0
+        try:
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+            _Noted.watching.add(self)
+        except OSError:  # not Linux, or not allowed
+            pass
+
+    def _look(self) -> None:
+        if self in _Noted.watching:
+            self._most = max(self._most, _noted())
+
+    @property
+    def nbytes(self) -> int:
+        """As :func:`own_bytes`; pages of files are those that are there now. 0 where the system does not tell."""
+        self._look()
+        if not self._most:
+            return 0
+        files = int(_STATM.read_text().split()[2]) * _PAGE
+        return max(own_bytes(), self._most - files - _Uncounted.nbytes)
 
 
 @dataclass
@@ -137,4 +189,15 @@ def shown_bytes(count: int) -> str:
     return f"{-(-count // 10**6)} MB" if count >= 10**6 else f"{-(-count // 10**3)} KB"
 
 
-__all__ = ["Budget", "admit", "in_force", "lifted", "own_bytes", "room", "shown_bytes", "uncounted"]
+__all__ = [
+    "Budget",
+    "Highest",
+    "admit",
+    "in_force",
+    "lifted",
+    "own_bytes",
+    "resident_peak",
+    "room",
+    "shown_bytes",
+    "uncounted",
+]

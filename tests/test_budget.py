@@ -65,6 +65,19 @@ def test_own_bytes_follow_what_is_touched() -> None:
     del held
 
 
+def test_a_short_peak_is_noted_by_all_who_look_on_and_for_the_process() -> None:
+    """Whoever begins to look makes the system forget what it had noted."""
+    first, before = _budget.Highest(), _budget.own_bytes()
+    torch.ones(64 * MIB, dtype=torch.uint8)
+    second = _budget.Highest()
+    if not first.nbytes:
+        pytest.skip("the system does not note peaks")
+    torch.ones(32 * MIB, dtype=torch.uint8)
+    assert 60 * MIB <= first.nbytes - before <= 80 * MIB
+    assert 30 * MIB <= second.nbytes - before <= 48 * MIB
+    assert _budget.resident_peak() >= before + 60 * MIB
+
+
 def test_the_heap_counts_small_tensors() -> None:
     gc.collect()  # what other tests left is not freed in between
     before = heap_bytes()

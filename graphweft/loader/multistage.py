@@ -228,6 +228,20 @@ class MultistageLoader(Loader):
                 self._plans[epoch] = self._nest.plan(Key(self.seed, epoch, shuffle=self.shuffle))
             return self._plans[epoch]
 
+    def made(self, position: int) -> tuple[Staged, Batch]:
+        """A batch of the epoch under way and the macro-batch that it is made of, as an iteration has them."""
+        plan = self.plan(self.epoch)
+        return self._stage(self.epoch, plan, plan.batches[position].path), self._preparer(self.epoch)(position)
+
+    def at_once(self) -> int:
+        """Macro-batches that are in memory at most, of two epochs."""
+        return min(_KEPT, 2 * len({planned.path for planned in self.plan(self.epoch).batches}))
+
+    def forget(self) -> None:
+        """Lets go of all macro-batches; they are made again where they are asked for."""
+        with self._turned:
+            self._staged.clear()
+
     def _length(self, epoch: int) -> int:
         return len(self.plan(epoch).batches)
 

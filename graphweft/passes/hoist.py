@@ -26,6 +26,12 @@ def constant_values(program: Program, constant_inputs: Collection[str]) -> set[V
     return {value for value in constant if value.op not in LEAVES}
 
 
+def without_matrices(program: Program, constant_inputs: Collection[str]) -> list[str]:
+    """Those of the names that are no matrix, as ids: from them follows structure, which a step would make again."""
+    matrices = {v["name"] for v in program.inputs if isinstance(v.type, TensorType) and v.type.dims}
+    return [name for name in constant_inputs if name not in matrices]
+
+
 def frontier(program: Program, constant: set[Value]) -> list[Value]:
     """Constant values that a non-constant value or an output reads: what has to be kept."""
     outputs = {value for _, value in program.outputs}

@@ -32,7 +32,7 @@ from graphweft.passes.demand import push_demand
 from graphweft.passes.edges import cover_edges, edge_bytes, heavy_products, without_copies, without_wide
 from graphweft.passes.elementwise import fuse_elementwise
 from graphweft.passes.fuse import BACKWARD, FORWARD, Group, group_values
-from graphweft.passes.hoist import constant_values, frontier, kept_tensors
+from graphweft.passes.hoist import constant_values, frontier, kept_tensors, without_matrices
 from graphweft.passes.join import join_products
 from graphweft.passes.message import fuse_messages
 from graphweft.passes.narrow import slice_products
@@ -410,11 +410,12 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
     walks = request.on("edges", request.edges_from) and request.is_worth(wide)
     if walks:
         joint = _tidied(lay_out_weights(open_extrema(open_softmax(joint))), request)
-    hoisted = constant_values(joint, request.constants if request.on("hoist", request.hoists_from) else ())
+    constants = request.constants if request.on("hoist", request.hoists_from) else ()
+    hoisted = constant_values(joint, constants)
     if walks:
         hoisted = without_wide(joint, hoisted)
     if sum(tensor_bytes(value, sizes) for value in kept_tensors(joint, hoisted)) > sizes.memory:
-        hoisted = constant_values(joint, ())
+        hoisted = constant_values(joint, without_matrices(joint, constants))
     if request.place != HOST:
         joint, hoisted = send_ahead(joint, hoisted, request.place)
     phase: Mapping[Value, int] = phases(forward, joint)

@@ -30,12 +30,14 @@ class Footprint:
         peak: Most bytes of intermediate values, outputs and gradients alive at once, hoisted ones not counted; with
             what a kernel takes beside its results.
         structure: Graphs that are made from the one given and kept.
+        making: What passes while hoisted values are made.
     """
 
     hoisted: int
     activations: int
     peak: int
     structure: int = 0
+    making: int = 0
 
 
 def value_bytes(value: Value, sizes: Sizes) -> float:
@@ -73,7 +75,19 @@ def footprint(plan: Plan, sizes: Sizes, symmetric: bool = False) -> Footprint:
     forms = {item.value: form_of(item.value, program, before) for item in plan.hoisted}
     structure = sum(_structure_bytes(value, form, sizes, symmetric) for value, form in forms.items())
     kept = sum(size[s] for s in hoisted), sum(size[s] for s in saved)
-    return Footprint(int(kept[0]), int(kept[1]), int(peak), structure)
+    return Footprint(int(kept[0]), int(kept[1]), int(peak), structure, _passing(plan, hoisted, size))
+
+
+def _passing(plan: Plan, hoisted: set[int], size: Sequence[float]) -> int:
+    """The most that a value which is computed once reads of others that were computed for it alone."""
+    values = plan.compiled.program.values
+    place = {value: at for at, value in enumerate(values)}
+
+    def passes(operand: Value) -> bool:
+        return operand.op not in LEAVES and place[operand] not in hoisted
+
+    once = (value for value in values if value in plan.compiled.hoisted)
+    return int(max((sum(size[place[o]] for o in {*value.inputs} if passes(o)) for value in once), default=0))
 
 
 def _walk(

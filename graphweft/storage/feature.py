@@ -455,6 +455,17 @@ def stored(x: torch.Tensor) -> torch.Tensor:
     return x.values if isinstance(x, SparseFeatures) else x
 
 
+def alone(x: torch.Tensor) -> torch.Tensor:
+    """The same features in the same memory; sparse ones with nothing kept beside them, such as dense rows.
+
+    Example:
+        >>> x = SparseFeatures.from_dense(torch.eye(2))
+        >>> alone(x) is x, alone(x.dense) is x.dense
+        (False, True)
+    """
+    return x.alias() if isinstance(x, SparseFeatures) else x
+
+
 def _functions() -> Any:
     """The module of torch's functions, loaded when the first one is called."""
     return sys.modules.get(_FUNCTIONS) or importlib.import_module(_FUNCTIONS)

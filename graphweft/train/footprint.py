@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import resource
-from pathlib import Path
 
 from graphweft import _machine
+from graphweft._budget import resident_peak
 from graphweft._errors import ConfigError
 
 _FLOAT = 4
@@ -46,10 +46,4 @@ def check_fits(num_nodes: int, num_features: int, hidden: int, num_classes: int,
 
 def peak_rss_mb() -> float:
     """Most resident memory of this process so far, in MiB."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):  # of this program; getrusage also counts the one before exec
-                return int(line.split()[1]) / 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return (resident_peak() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024) / 2**20

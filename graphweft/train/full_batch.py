@@ -28,7 +28,7 @@ from graphweft.runtime.plan import Plan
 from graphweft.runtime.sizes import measure_sizes
 from graphweft.runtime.tape import Tape
 from graphweft.runtime.targets import target_of as plan_target
-from graphweft.storage.feature import SparseFeatures, is_dense
+from graphweft.storage.feature import SparseFeatures, alone, is_dense
 from graphweft.train.device import device_of, stays_sparse
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
@@ -280,10 +280,11 @@ class FullBatch(Steps):
         found: list[Plan] = []
         rows: dict[str, int] = {}
         nonzeros: dict[str, int] = {}
-        with owning(self.x, self._wanted):
+        x = alone(self.x)  # what is made dense for a plan alone goes with it
+        with owning(x, self._wanted):
             for wanted, training in ((self._wanted, True), (None, False)):
                 with torch.set_grad_enabled(training):
-                    arguments = self.model.train(training).arguments(graph, self.x, wanted, edges)
+                    arguments = self.model.train(training).arguments(graph, x, wanted, edges)
                     plan = function.ready(arguments)
                 if plan is None:
                     raise ConfigError("model: expected one that kernels run, got one for the interpreter")

@@ -80,6 +80,12 @@ class Historical:
         ages, self.ages, self.counted = self.ages, [], None
         return ages
 
+    def begin_anew(self) -> None:
+        """As before the first :meth:`refresh`."""
+        self._table, self.counted = None, None
+        self.ages.clear()
+        self.forget()
+
     def forget(self) -> None:
         """Lets go of the macro-batch's rows."""
         self._macro, self._rows = None, []

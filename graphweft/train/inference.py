@@ -110,6 +110,7 @@ def _layer(
         if rows is None:
             rows = _room(nodes, part, folder, index)
         rows[first : first + part.shape[0]] = part
+        del block, part  # before the next one is drawn
     if ranks.size > 1 and nodes:
         # a rank without a tile learns the width from the others
         width = ranks.agreed(0 if rows is None else rows.shape[1])

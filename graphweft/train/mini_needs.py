@@ -22,11 +22,12 @@ from graphweft.runtime.footprint import Footprint, footprint
 from graphweft.runtime.rehearsal import Prepared, Run, Taken, taken_by_epochs, taken_bytes
 from graphweft.runtime.staged import StagedPlan
 from graphweft.sample.neighbor import NeighborSampler
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, alone
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE
+from graphweft.train.macro_needs import macro_taken
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.needs import Needs, RunBudget, base_needs, loss_bytes, rehearse
+from graphweft.train.needs import Needs, RunBudget, base_needs, dense_bytes, loss_bytes, rehearse
 from graphweft.train.needs_by_running import evaluation_bytes, kept_buffers
 from graphweft.train.settle import Features
 
@@ -57,14 +58,18 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
     """
     with lifted():
         mini.prepare()
-        batches = _batches_taken(mini)
+        macro = None if mini.macro is None else macro_taken(mini)
+        batches = _batches_taken(mini) if macro is None else [macro.batch] * min(len(mini.loader), _DRAWN_BATCHES)
         step = max(taken_bytes(batch.step) for batch in batches)
         base = base_needs(mini.ds, mini.model, budget)
         beside = 0 if mini.half is None else mini.half.rows.nbytes  # features in bfloat16
+        beside += 0 if macro is None else macro.held
         base = replace(base, data=base.data + beside, step=step, trims=True)
         single = {way: by_epochs(batches, len(mini.loader), way) for way in mini.loader.tried}
         least = min(taken.most for taken in single.values()) - step
         base, evaluation = _with_evaluation(mini, budget, replace(base, batches=least))
+        if macro is not None and macro.refreshing > base.evaluation:
+            base, evaluation = replace(base, evaluation=macro.refreshing), Run(beside=(macro.refreshing,))
 
     def apart(way: CoreSplit) -> tuple[Needs, Taken]:
         """Where memory is given back before an evaluation, and the other way round."""
@@ -79,7 +84,7 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
     if not all(budget.fits(needs) for needs, _ in ways.values()):
         ways = {way: apart(way) for way in single}
     fitting = {way: found for way, found in ways.items() if budget.fits(found[0])}
-    chosen = max(fitting or ways, key=lambda way: ways[way][0].total if fitting else -ways[way][0].total)
+    chosen = max(fitting or ways, key=lambda way: ways[way][0].running if fitting else -ways[way][0].running)
     needs, taken = ways[chosen]
     return needs, list(fitting), taken.mapped + taken.returned
 
@@ -157,13 +162,15 @@ def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> tuple[N
 
 def _whole(mini: MiniBatch, model: CompiledModule) -> tuple[Footprint, Run]:
     """What a pass over the whole graph takes, and the pass."""
-    training = model.training
-    with torch.no_grad(), owning(mini.x):
-        arguments = model.eval().arguments(mini.ds.graph, mini.x, None, mini.edge_data.inputs)
+    training, x = model.training, alone(mini.x)
+    with torch.no_grad(), owning(x):
+        arguments = model.eval().arguments(mini.ds.graph, x, None, mini.edge_data.inputs)
         plan, sizes = model.function.sized_plan(arguments)
     model.train(training)
     found = footprint(plan, sizes, mini.ds.graph.is_symmetric)
-    return found, Run(plan, sizes, stays=(found.hoisted, found.structure))
+    found = replace(found, structure=found.structure + dense_bytes(x, plan))
+    run = Run(plan, sizes, stays=(found.hoisted, found.structure))
+    return found, replace(run, beside=(max(0, found.making - taken_bytes(run)),))  # before anything else is computed
 
 
 def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
@@ -185,9 +192,10 @@ def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
                 read = mini.x.take_rows(block.src_ids)
                 gathered = read.nnz * 2 * real
             given = model.layer_arguments(index, block, read, mini.edge_data.inputs)
-            taken = footprint(*model.layer_function(index).sized_plan(given))
-            kept = nodes * real * (max(widths) + (width if index else 0))
-            most = max(most, kept + gathered + taken.peak + taken.hoisted + taken.structure)
+            plan, sizes = model.layer_function(index).sized_plan(given)
+            gathered += dense_bytes(read, plan)
+            stays, kept = footprint(plan, sizes), nodes * real * (max(widths) + (width if index else 0))
+            most = max(most, kept + gathered + stays.hoisted + stays.structure + taken_bytes(Run(plan, sizes)))
     model.train(training)
     return most + _DRAWN * block.num_edges + _NUMBERED * (nodes + block.num_src)
 

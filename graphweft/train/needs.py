@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config
-from graphweft._budget import Budget, in_force, lifted, own_bytes
+from graphweft._budget import Budget, Highest, in_force, lifted, own_bytes
 from graphweft._errors import ConfigError, MemoryBudgetError
 from graphweft._memory import POOL, heap_bytes, lean_heap
 from graphweft.data.dataset import Dataset
@@ -40,7 +40,7 @@ _PLANNING, _RECORDING = 5 << 20, 16 << 20  # what compiling, or recording, takes
 _COPIES = 4  # of each parameter: two moments, the best and the last weights; its gradient is one of a step's values
 _AGAIN = 1.15  # times what was measured, for another measurement
 _ROOM, _SPARE = 1.03, 6 << 20  # times what is predicted, and bytes, that a budget has to leave room for
-_OTHERWISE = 1 << 20  # by how much what another process has taken by then may differ
+_OTHERWISE = 2 << 20  # by how much what another process has taken by then may differ
 MARGIN = 1.02  # what rounding to pages and small tensors add
 _LEAST_KEPT = 1  # bytes of kept values: none
 UNLIMITED = 1 << 60  # bytes that everything keeps to
@@ -59,6 +59,8 @@ class Needs:
         batches: Batches that are prepared ahead.
         step: The most that a step takes at once: activations, gradients, room of kernels.
         evaluation: The most that an evaluation takes at once; where nothing is trimmed, beside what steps have freed.
+        planning: The most that the process took until the run was planned, which may be more than the run takes; 0:
+            not known. A later run tries fewer rewrites, so no budget has to have room for it.
         trims: Whether what batches took is given back before an evaluation, and the other way round.
         measured: Whether some of it was measured by running, which differs from time to time.
     """
@@ -71,12 +73,18 @@ class Needs:
     batches: int = 0
     step: int = 0
     evaluation: int = 0
+    planning: int = 0
     trims: bool = False
     measured: bool = False
 
     @property
     def total(self) -> int:
         """The peak."""
+        return max(self.planning, self.running)
+
+    @property
+    def running(self) -> int:
+        """The most that training and evaluating take."""
         always = self.program + self.data + self.structure + self.kept + self.parameters
         steps = self.batches + self.step
         return int(MARGIN * (always + (max(steps, self.evaluation) if self.trims else steps + self.evaluation)))
@@ -87,21 +95,26 @@ class Needs:
 
         What was measured is measured again by the next run.
         """
-        return self.total + self.spare
+        return self.running + self.spare
 
     @property
     def spare(self) -> int:
-        """The part of :attr:`least` above :attr:`total`."""
-        return int(((_AGAIN if self.measured else _ROOM) - 1) * self.total) + _SPARE + _OTHERWISE
+        """The part of :attr:`least` above :attr:`running`."""
+        return int(((_AGAIN if self.measured else _ROOM) - 1) * self.running) + _SPARE + _OTHERWISE
 
     def fits(self, limit: int) -> bool:
         """Whether a budget of ``limit`` bytes would do. One that is named as the least, too, where it is measured."""
-        return int(_ROOM * self.total) + _SPARE <= limit
+        return int(_ROOM * self.running) + _SPARE <= limit
 
     def text(self) -> str:
         """``data 161 MB, step 240 MB``: accounts that are not empty."""
-        shown = ((f.name, getattr(self, f.name)) for f in fields(self) if f.type == "int")
-        return ", ".join(f"{name} {shown_bytes(count)}" for name, count in shown if count)
+        return ", ".join(f"{name} {shown_bytes(count)}" for name, count in self.accounts.items() if count)
+
+    @property
+    def accounts(self) -> dict[str, int]:
+        """Bytes by account; what planning took only where nothing takes more."""
+        hidden = "" if self.planning > self.running else "planning"
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.type == "int" and f.name != hidden}
 
 
 class RunBudget:
@@ -124,6 +137,7 @@ class RunBudget:
         floor = max(0, own - data) if around is None else around.floor
         self._budget = Budget(memory_bytes(memory), floor)
         self._before = own - data - floor, own - POOL.stats().mapped
+        self._highest = Highest()
         self.needs: Needs | None = None
         self.tile: int | None = None
         self._kept: int | None = None
@@ -150,7 +164,7 @@ class RunBudget:
 
     @property
     def room(self) -> int:
-        """Bytes of :attr:`Needs.total` that fit."""
+        """Bytes of :attr:`Needs.running` that fit."""
         return int((self.limit - _SPARE) / _ROOM)
 
     def keep_at_most(self, count: int | None) -> None:
@@ -162,9 +176,15 @@ class RunBudget:
         self.needs = self.tile = self._kept = None
 
     def settle(self, needs: Needs) -> None:
-        """Training goes this way. Raises: MemoryBudgetError where it does not fit."""
+        """Training goes this way, without what finding it took. Raises: MemoryBudgetError where it does not fit."""
+        POOL.trim()
         self.check_least(needs)
         self.needs, self._budget.accounts = needs, needs.text()
+
+    def planned(self) -> None:
+        """The run is planned: what that took at most is a part of its peak."""
+        if self.needs is not None:
+            self.needs = replace(self.needs, planning=max(0, self._highest.nbytes - self._budget.floor))
 
     def check_least(self, needs: Needs) -> None:
         """A run takes so much. Raises: MemoryBudgetError."""
@@ -249,7 +269,7 @@ def budget_of(
         return None
     given = {
         "task": task if task != "nodes" else None,
-        "macro": macro and macro.stages,
+        "quality": macro and macro.quality,
         "ranks": ranks.size if ranks.is_shared else None,
         "parts": 1 if isinstance(ds, PartDataset) else None,
     }
@@ -289,8 +309,7 @@ def full_needs(
     if released and kept and not (reads or halves) and is_dense(ds.x):
         data -= min(ds.x.nbytes, kept)
     structure = max(step.structure, evaluation.structure)
-    if isinstance(ds.x, SparseFeatures) and any(map(_reads_dense, plans)):
-        structure += ds.num_nodes * ds.x.width * ds.x.values.element_size()
+    structure += dense_bytes(ds.x, *plans)
     if isinstance(ds.x, SparseFeatures) and any(call.kernel == "sparse_matmul" for call in plans[0].backward):
         structure += ds.x.values.nbytes + ds.x.indices.nbytes + ds.x.indptr.element_size() * ds.x.width
     first, again, last = Run(plans[0], sizes, loss, is_taped=records), Run(plans[0], sizes, loss), Run(plans[1], sizes)
@@ -298,8 +317,18 @@ def full_needs(
     return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)
 
 
+def dense_bytes(x: Tensor | None, *plans: Plan) -> int:
+    """Bytes of the dense rows that ``plans`` read of sparse features, which are made once and kept beside them."""
+    if not isinstance(x, SparseFeatures) or not any(map(_reads_dense, plans)):
+        return 0
+    return x.num_rows * x.width * x.values.element_size()
+
+
 def _reads_dense(plan: Plan) -> bool:
-    """Whether torch computes with sparse features, of which dense rows are then made and kept."""
+    """Whether sparse features are made dense: the program takes no others, or torch computes with them."""
+    given = (value.type for value in plan.compiled.program.inputs if value["name"] == "x")
+    if any(isinstance(kind, TensorType) and not kind.sparse for kind in given):
+        return True
     calls = (call for call in (*plan.forward, *plan.backward) if plan.interprets(call))
     kinds = (slot.value.type for call in calls for slot in call.reads)
     return any(isinstance(kind, TensorType) and kind.sparse for kind in kinds)
@@ -368,6 +397,7 @@ __all__ = [
     "base_needs",
     "budget_of",
     "data_bytes",
+    "dense_bytes",
     "full_needs",
     "loss_bytes",
     "most_bytes",

@@ -9,21 +9,20 @@ from __future__ import annotations
 import functools
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from graphweft._backward import backward_from
-from graphweft._budget import lifted, own_bytes
+from graphweft._budget import Highest, lifted, own_bytes
 from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset
 from graphweft.graph.graph import Graph
 from graphweft.sample.pieces import Pieces
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, alone
 from graphweft.storage.gather import gather_rows
 from graphweft.train.edge_data import EdgeData
 
@@ -35,6 +34,7 @@ _STRIDES = (16, 5, 2, 1)  # every so many nodes are the parts
 _MOST = 1 << 30  # bytes of a run on the whole graph that is tried: beyond, parts tell enough and take less time
 _TURNS = 2  # of a step and an evaluation, whose memory is not given back in between
 _LOOK = 2e-4  # seconds between two looks at the memory
+_WORSE = 1.5  # times what is expected of a larger part, for which there has to be room before it is tried
 _SPARE = 1.1  # times what is measured: parts are not quite like the whole
 _AGAIN = 1.02  # times what is measured on the whole: another run takes a little more or less
 
@@ -90,27 +90,23 @@ def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room:
     """The most that ``run`` takes on the whole graph: measured there, or on parts where that may exceed ``room``."""
     if not ds.num_nodes:
         return Taken(0, 0)
-    share, taken, training = 0.0, Taken(0, 0), model.training
+    found, training = list[tuple[float, Taken]](), model.training
     with torch.random.fork_rng(devices=[]), kept_buffers(model), lifted():
         for stride in _STRIDES:
-            if share and _grown(taken, share * stride).total > (min(room, _MOST) if stride == 1 else room):
+            if found and grown(found, 1 / stride, _WORSE).total > (min(room, _MOST) if stride == 1 else room):
                 break
-            share, taken = _on_part(ds, x, edges, stride, run)
+            found.append(_on_part(ds, x, edges, stride, run))
             gc.collect()  # what recording and differentiating leave behind refers to itself
     model.train(training)
     POOL.trim()
-    return _grown(taken, share, _AGAIN if share == 1.0 else _SPARE)
+    return grown(found, 1.0, _AGAIN if found[-1][0] == 1.0 else _SPARE)
 
 
 def _on_part(ds: Dataset, x: Features, edges: EdgeData, stride: int, run: _Running) -> tuple[float, Taken]:
     """Every ``stride``-th node: its share of the nodes or of the edges, the smaller one, and what it takes."""
     if stride == 1:
         given = edges.keywords()
-
-        def alias() -> Features:
-            return x.alias() if isinstance(x, SparseFeatures) else x
-
-        return 1.0, _measured(lambda rows: run(ds.graph, rows, given), alias)
+        return 1.0, _measured(lambda rows: run(ds.graph, rows, given), lambda: alone(x))
     nodes = torch.arange(0, ds.num_nodes, stride)
     graph, e_id = _folded(ds.graph, nodes, stride)
     given = edges.of_subgraph(e_id)
@@ -132,14 +128,28 @@ def _folded(graph: Graph, nodes: Tensor, stride: int) -> tuple[Graph, Tensor]:
     first = csc.indptr[nodes]
     counts = csc.indptr[nodes + 1] - first
     indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-    places = torch.arange(int(indptr[-1])) + torch.repeat_interleave(first - indptr[:-1], counts)
-    e_id = places if csc.edge_ids is None else csc.edge_ids[places].long()
-    return Graph.from_csc(indptr, csc.indices[places] // stride), e_id
+    places = torch.repeat_interleave(first - indptr[:-1], counts)
+    places += torch.arange(places.numel())
+    part = Graph.from_csc(indptr, csc.indices[places].div_(stride, rounding_mode="floor"))
+    return part, places if csc.edge_ids is None else csc.edge_ids[places].long()
 
 
-def _grown(taken: Taken, share: float, spare: float = 1.0) -> Taken:
-    """What the whole takes, from a share of it, with some to spare."""
-    return Taken(*(int(spare * count / share) for count in taken))
+def grown(found: Sequence[tuple[float, Taken]], share: float, spare: float = 1.0) -> Taken:
+    """What a share of the graph takes, from what smaller ones took, the largest last, with some to spare.
+
+    It grows from the last two as a straight line, since some of it is the same for all; from one alone in proportion.
+
+    Example:
+        >>> grown([(0.1, Taken(20, 0)), (0.2, Taken(30, 8))], 1.0), grown([(0.2, Taken(30, 8))], 1.0)
+        (Taken(pool=110, beside=40), Taken(pool=150, beside=40))
+    """
+    (before, fewer), (last, most) = found[-2:] if len(found) > 1 else ((0.0, Taken(0, 0)), found[-1])
+
+    def at_share(small: int, large: int) -> int:
+        slope = min((large - small) / (last - before), large / last) if last > before else large / last
+        return round(spare * (large + max(slope, 0.0) * (share - last)))
+
+    return Taken(*map(at_share, fewer, most))
 
 
 def _measured(run: Callable[[Any], object], given: Callable[[], Features]) -> Taken:
@@ -161,7 +171,7 @@ def _measured(run: Callable[[Any], object], given: Callable[[], Features]) -> Ta
 
 def grown_while(run: Callable[[], T]) -> tuple[int, T]:
     """The most bytes that this process takes while ``run`` runs, above what it has before; and what it returns."""
-    resident = _begin_peak()
+    highest = Highest()
     before = most = own_bytes()
     ended = threading.Event()
 
@@ -178,25 +188,7 @@ def grown_while(run: Callable[[], T]) -> tuple[int, T]:
         most = max(most, own_bytes())
         ended.set()
         watcher.join()
-    # the thread may come late on a busy machine
-    return max(most - before, _peak() - resident if resident else 0), found
+    return max(most, highest.nbytes) - before, found  # the thread may come late on a busy machine
 
 
-def _begin_peak() -> int:
-    """Resident bytes now, from which on the system notes the most; 0 where it does not."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-        return _peak()
-    except OSError:
-        return 0
-
-
-def _peak() -> int:
-    """The most resident bytes that the system has noted."""
-    for line in Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith("VmHWM:"):
-            return 1024 * int(line.split()[1])
-    return 0
-
-
-__all__ = ["Taken", "evaluation_bytes", "grown_while", "kept_buffers", "run_bytes"]
+__all__ = ["Taken", "evaluation_bytes", "grown", "grown_while", "kept_buffers", "run_bytes"]

@@ -88,7 +88,7 @@ class Strategy:
         """The account that takes the most memory."""
         if self.needs is None:
             return ""
-        accounts = {f.name: getattr(self.needs, f.name) for f in fields(self.needs) if f.name != "trims"}
+        accounts = self.needs.accounts
         return max(accounts, key=accounts.__getitem__)
 
 

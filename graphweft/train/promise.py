@@ -128,16 +128,17 @@ class Promise:
             )
             found.append(("seconds", line))
         needs = self.needs
-        least = 0 if needs is None else (1 - PEAK_BOUND) * (needs.total - needs.program)  # modules may be there already
-        if needs is not None and needs.step and not least <= self.peak_bytes <= (1 + PEAK_BOUND) * needs.total:
-            taken, wanted = shown_bytes(self.peak_bytes), shown_bytes(needs.total)
+        # modules may be there already
+        least = 0 if needs is None else (1 - PEAK_BOUND) * (needs.running - needs.program)
+        if needs is not None and needs.step and not least <= self.peak_bytes <= (1 + PEAK_BOUND) * needs.running:
+            taken, wanted = shown_bytes(self.peak_bytes), shown_bytes(needs.running)
             found.append(("memory", f"the run takes {taken}, predicted were {wanted} ({self._account(needs)})"))
         return found
 
     def _account(self, needs: Needs) -> str:
         """Which part of the memory was off by more: what the pool maps, or all else."""
         mapped, pooled = POOL.stats().mapped, needs.kept + needs.batches + needs.step + needs.evaluation
-        rest, own = max(self.peak_bytes - mapped, 0), needs.total - pooled
+        rest, own = max(self.peak_bytes - mapped, 0), needs.running - pooled
         if abs(mapped - pooled) >= abs(rest - own):
             return f"tensors of steps and evaluations: {shown_bytes(mapped)}, not {shown_bytes(pooled)}"
         return f"data, parameters and programs: {shown_bytes(rest)}, not {shown_bytes(own)}"

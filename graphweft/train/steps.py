@@ -174,6 +174,8 @@ def _fitted(
     elif budget is not None:
         assert isinstance(batch, MiniBatch)  # the other kind
         fit_into(batch, budget)
+    if budget is not None:
+        budget.planned()
     return mode, batch, promise
 
 
