@@ -73,6 +73,10 @@ data::graph long_rows() {
   for (int64_t row = 0; row < g.num_rows; ++row)
     if (row != 3 && row != 10 && row != 24 && row != 31)
       std::sort(g.indices.begin() + g.indptr[size_t(row)], g.indices.begin() + g.indptr[size_t(row + 1)]);
+  // every other row has a loop behind the others
+  for (int64_t row = 0; row < g.num_rows; row += 2)
+    if (g.indptr[size_t(row)] < g.indptr[size_t(row + 1)])
+      g.indices[size_t(g.indptr[size_t(row + 1)] - 1)] = int32_t(row);
   return g;
 }
 
