@@ -5,6 +5,7 @@
 
 #include "arrays.h"
 #include "edge_weights.h"
+#include "graphweft/parallel.h"
 #include "kernels.h"
 
 extern "C" {
@@ -37,6 +38,8 @@ Dataset::Dataset(const std::string& path, const Expected& expected)
   for (const char* name : {"edge_weight", "edge_features"})
     if (file_.has(name) && !(expected.weighted && std::string(name) == "edge_weight"))
       throw std::runtime_error(path + ": expected a graph without " + name + ", which programs do not have yet");
+  if (file_.is_deflated("x") && gw::num_threads() > 1)
+    inflated_ = std::async(std::launch::async, [path] { return Npz(path).read<float>("x"); });
   graph = read_graph(file_, expected.nodes, expected.numbered);
   require_size("edges", expected.edges, graph.num_edges());
   read_targets(expected.nodes);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -60,9 +61,14 @@ class Dataset {
  private:
   // Labels and splits of so many nodes.
   void read_targets(int64_t nodes);
+  // The matrix of features as the file has it.
+  void read_dense(float* out) const;
+  // The entries of features other than zero, row by row, from either form of the file.
+  [[nodiscard]] Compressed read_nonzeros(Numbers<float>& values) const;
 
   Npz file_;
   Expected expected_;
+  mutable std::future<Numbers<float>> inflated_;  // features that a thread inflates while others make the graph
 };
 
 }  // namespace program

@@ -5,6 +5,7 @@
 
 #include "arrays.h"
 #include "dataset.h"
+#include "graphweft/parallel.h"
 #include "kernels.h"
 
 extern "C" {
@@ -62,44 +63,50 @@ void make_canonical(Compressed& x, Numbers<float>& values) {
   values = std::move(sums);
 }
 
-// The matrix of the file, as its rows are stored, into `out`.
-void read_dense(const Npz& file, const Expected& expected, float* out) {
-  const Array header = file.array("x");
+}  // namespace
+
+void Dataset::read_dense(float* out) const {
+  const Array header = file_.array("x");
   if (header.shape.size() != 2) throw std::runtime_error("x: expected a matrix");
-  require_size("rows of x", expected.nodes, header.shape[0]);
-  require_size("columns of x", expected.features, header.shape[1]);
-  file.read("x", out);
+  require_size("rows of x", expected_.nodes, header.shape[0]);
+  require_size("columns of x", expected_.features, header.shape[1]);
+  if (inflated_.valid()) {
+    const Numbers<float> x = inflated_.get();
+    gw::parallel_ranges(header.count(), int64_t{1} << 18,
+                        [&](int64_t begin, int64_t end) { std::copy(x.data() + begin, x.data() + end, out + begin); });
+  } else {
+    file_.read("x", out);
+  }
   check(gw_require_finite(0, header.count(), out));
 }
 
-// Its entries other than zero, row by row, from either form of the file.
-Compressed read_entries(const Npz& file, const Expected& expected, Numbers<float>& values) {
+Compressed Dataset::read_nonzeros(Numbers<float>& values) const {
   Compressed x;
-  x.num_cols = expected.features;
-  if (file.has("x")) {
-    Numbers<float> dense(size_t(expected.nodes * expected.features));
-    read_dense(file, expected, dense.data());
-    x.indptr.assign(size_t(expected.nodes) + 1, 0);
-    check(gw_dense_count_nonzero(0, expected.nodes, x.num_cols, x.num_cols, dense.data(), x.indptr.data() + 1));
+  x.num_cols = expected_.features;
+  if (file_.has("x")) {
+    Numbers<float> dense(size_t(expected_.nodes * expected_.features));
+    read_dense(dense.data());
+    x.indptr.assign(size_t(expected_.nodes) + 1, 0);
+    check(gw_dense_count_nonzero(0, expected_.nodes, x.num_cols, x.num_cols, dense.data(), x.indptr.data() + 1));
     std::partial_sum(x.indptr.begin(), x.indptr.end(), x.indptr.begin());
     x.indices.resize(size_t(x.indptr.back()));
     values.resize(x.indices.size());
-    check(gw_csr_from_dense(0, expected.nodes, x.num_cols, x.num_cols, dense.data(), x.indptr.data(), 0,
+    check(gw_csr_from_dense(0, expected_.nodes, x.num_cols, x.num_cols, dense.data(), x.indptr.data(), 0,
                             x.indices.data(), values.data()));
     return x;
   }
-  const Numbers<int64_t> shape = file.read<int64_t>("x_shape");
+  const Numbers<int64_t> shape = file_.read<int64_t>("x_shape");
   if (shape.size() != 2) throw std::runtime_error("x_shape: expected two sizes");
-  require_size("rows of x", expected.nodes, shape[0]);
-  require_size("columns of x", expected.features, shape[1]);
-  x.indptr = file.read<int64_t>("x_indptr");
-  x.indices = read_ids(file, "x_indices", x.num_cols);
+  require_size("rows of x", expected_.nodes, shape[0]);
+  require_size("columns of x", expected_.features, shape[1]);
+  x.indptr = file_.read<int64_t>("x_indptr");
+  x.indices = read_ids(file_, "x_indices", x.num_cols);
   values.assign(x.indices.size(), 1.0f);
-  if (file.has("x_data")) {
-    require_size("x_data", int64_t(x.indices.size()), file.array("x_data").count());
-    file.read("x_data", values.data());
+  if (file_.has("x_data")) {
+    require_size("x_data", int64_t(x.indices.size()), file_.array("x_data").count());
+    file_.read("x_data", values.data());
   }
-  require_size("x_indptr", expected.nodes + 1, int64_t(x.indptr.size()));
+  require_size("x_indptr", expected_.nodes + 1, int64_t(x.indptr.size()));
   const gw_adjacency native = x.native();
   check(gw_csr_check(&native));
   check(gw_require_finite(0, int64_t(values.size()), values.data()));
@@ -107,15 +114,13 @@ Compressed read_entries(const Npz& file, const Expected& expected, Numbers<float
   return x;
 }
 
-}  // namespace
-
 void Dataset::read_features(float* out, bool normalize) const {
   const int64_t rows = expected_.nodes, width = expected_.features;
   if (file_.has("x")) {
-    read_dense(file_, expected_, out);
+    read_dense(out);
   } else {
     Numbers<float> values;
-    const Compressed x = read_entries(file_, expected_, values);
+    const Compressed x = read_nonzeros(values);
     std::fill_n(out, rows * width, 0.0f);
     for (int64_t row = 0; row < rows; ++row)
       for (int64_t p = x.indptr[size_t(row)]; p < x.indptr[size_t(row) + 1]; ++p)
@@ -126,7 +131,7 @@ void Dataset::read_features(float* out, bool normalize) const {
 
 SparseFeatures Dataset::read_sparse_features(bool normalize, bool by_column) const {
   SparseFeatures found;
-  const auto x = std::make_shared<Compressed>(read_entries(file_, expected_, found.values));
+  const auto x = std::make_shared<Compressed>(read_nonzeros(found.values));
   require_size("stored entries of x", expected_.nonzeros, int64_t(found.values.size()));  // buffers have this size
   const gw_adjacency native = x->native();
   if (normalize) {

@@ -10,18 +10,28 @@
 namespace program {
 
 namespace {
-constexpr int64_t huge_page = int64_t{1} << 21;
+
+int64_t whole_pages(size_t bytes) {
+  constexpr int64_t huge_page = int64_t{1} << 21;
+  return (int64_t(bytes) + huge_page - 1) / huge_page * huge_page;
 }
 
-Arena::Arena(int64_t bytes) : bytes_((bytes + huge_page - 1) / huge_page * huge_page) {
-  if (bytes_ == 0) return;
+}  // namespace
+
+void* map_pages(size_t bytes) {
   void* start = nullptr;
-  check(gw_pages_map(bytes_, &start));
-  start_ = static_cast<char*>(start);
+  if (bytes > size_t{1} << 62 || gw_pages_map(whole_pages(bytes), &start) != 0) throw std::bad_alloc();
+  return start;
+}
+
+void unmap_pages(void* memory, size_t bytes) noexcept { gw_pages_unmap(memory, whole_pages(bytes)); }
+
+Arena::Arena(int64_t bytes) : bytes_(bytes) {
+  if (bytes_ > 0) start_ = static_cast<char*>(map_pages(size_t(bytes_)));
 }
 
 Arena::~Arena() {
-  if (start_) gw_pages_unmap(start_, bytes_);
+  if (start_) unmap_pages(start_, size_t(bytes_));
 }
 
 }  // namespace program

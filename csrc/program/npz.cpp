@@ -11,7 +11,9 @@
 #include <cstring>
 #include <functional>
 #include <stdexcept>
+#include <type_traits>
 
+#include "checksum.h"
 #include "graphweft/parallel.h"
 
 namespace program {
@@ -91,16 +93,20 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // body(where a piece begins, its bytes, their number) for the next bytes; of a stored member on all threads.
-  void read_pieces(uint64_t count, const std::function<void(uint64_t, const void*, uint64_t)>& body) {
+  // body(where a piece begins, its bytes, their number) for the next bytes; of a stored member on all threads. The
+  // bytes end up in `out`, where there is one.
+  void read_pieces(uint64_t count, const std::function<void(uint64_t, const void*, uint64_t)>& body, void* out) {
     constexpr uint64_t most = 1 << 16;
     const auto bytes_of = [&](uint64_t piece) { return std::min(most, count - piece * most); };
+    const auto place_of = [&](uint64_t piece, unsigned char* own) {
+      return out ? static_cast<unsigned char*>(out) + piece * most : own;
+    };
     const uint64_t pieces = (count + most - 1) / most;
     if (is_deflated_) {
-      unsigned char bytes[most];
+      unsigned char own[most];
       for (uint64_t piece = 0; piece < pieces; ++piece) {
-        read(bytes, bytes_of(piece));
-        body(piece * most, bytes, bytes_of(piece));
+        read(place_of(piece, own), bytes_of(piece));
+        body(piece * most, place_of(piece, own), bytes_of(piece));
       }
       return;
     }
@@ -108,13 +114,14 @@ class Stream {
     std::vector<uint32_t> sums(pieces);
     gw::parallel_chunks(int64_t(pieces), [&](int64_t chunk) {
       const auto piece = uint64_t(chunk);
-      unsigned char bytes[most];
+      unsigned char own[most];
+      unsigned char* const bytes = place_of(piece, own);
       for (uint64_t have = 0; have < bytes_of(piece);) {
         const auto got = pread(fileno(file_), bytes + have, bytes_of(piece) - have, off_t(next_ + piece * most + have));
         if (got <= 0) short_read();
         have += uint64_t(got);
       }
-      sums[piece] = uint32_t(crc32_z(0, bytes, bytes_of(piece)));
+      sums[piece] = checksum(0, bytes, bytes_of(piece));
       body(piece * most, bytes, bytes_of(piece));
     });
     for (uint64_t piece = 0; piece < pieces; ++piece)
@@ -124,7 +131,7 @@ class Stream {
 
   void read(void* out, size_t count) {
     is_deflated_ ? inflate_into(static_cast<unsigned char*>(out), count) : copy_into(out, count);
-    crc_ = uint32_t(crc32_z(crc_, static_cast<const unsigned char*>(out), count));
+    crc_ = checksum(crc_, static_cast<const unsigned char*>(out), count);
     done_ += count;
   }
 
@@ -231,11 +238,15 @@ struct Half {
   }
 };
 
+uint64_t bytes_of(int64_t count, size_t each) {
+  if (count > INT64_MAX / int64_t(each)) refuse("npz: expected sizes that fit 64 bits");
+  return uint64_t(count) * each;
+}
+
 // put(i, number) for all numbers of an array.
 template <class From, class Put>
 void convert(Stream& stream, int64_t count, const Put& put) {
-  if (count > INT64_MAX / int64_t(sizeof(From))) refuse("npz: expected sizes that fit 64 bits");
-  stream.read_pieces(uint64_t(count) * sizeof(From), [&](uint64_t begin, const void* bytes, uint64_t many) {
+  const auto body = [&](uint64_t begin, const void* bytes, uint64_t many) {
     const auto first = int64_t(begin / sizeof(From));
     for (int64_t i = 0; i < int64_t(many / sizeof(From)); ++i) {
       From number;
@@ -243,8 +254,18 @@ void convert(Stream& stream, int64_t count, const Put& put) {
                   sizeof(From));
       put(first + i, number);
     }
-  });
+  };
+  stream.read_pieces(bytes_of(count, sizeof(From)), body, nullptr);
 }
+
+// Whether numbers of a file lie as a program has them.
+template <class T>
+bool is_stored_as(const Array& array) {
+  const char kind = std::is_floating_point_v<T> ? 'f' : std::is_signed_v<T> ? 'i' : 'u';
+  return array.dtype[0] != '>' && array.dtype.substr(1) == kind + std::to_string(sizeof(T));
+}
+
+bool is_by_column(const Array& array) { return array.fortran_order && array.shape.size() > 1; }
 
 template <class Put>
 void read_numbers(Stream& stream, const Array& array, const Put& put) {
@@ -323,6 +344,11 @@ Npz::~Npz() = default;
 
 bool Npz::has(const std::string& name) const { return file_->members.count(name) > 0; }
 
+bool Npz::is_deflated(const std::string& name) const {
+  const auto found = file_->members.find(name);
+  return found != file_->members.end() && found->second.method != 0;
+}
+
 Array Npz::array(const std::string& name) const {
   Stream stream(*file_, file_->member(name));
   return read_header(stream, name);
@@ -332,24 +358,40 @@ template <class T>
 void Npz::read(const std::string& name, T* out) const {
   Stream stream(*file_, file_->member(name));
   const Array found = read_header(stream, name);
-  const bool by_column = found.fortran_order && found.shape.size() > 1;
-  if (by_column && found.shape.size() > 2) refuse(name + ": expected at most two dimensions");
-  const int64_t rows = by_column ? found.shape[0] : 1, columns = by_column ? found.shape[1] : 1;
-  read_numbers(stream, found,
-               [=](int64_t i, auto number) { out[by_column ? i % rows * columns + i / rows : i] = T(number); });
+  if (is_by_column(found)) {
+    if (found.shape.size() > 2) refuse(name + ": expected at most two dimensions");
+    const int64_t rows = found.shape[0], columns = found.shape[1];
+    read_numbers(stream, found, [=](int64_t i, auto number) { out[i % rows * columns + i / rows] = T(number); });
+  } else if (is_stored_as<T>(found)) {
+    stream.read_pieces(
+        bytes_of(found.count(), sizeof(T)), [](uint64_t, const void*, uint64_t) {}, out);
+  } else {
+    read_numbers(stream, found, [=](int64_t i, auto number) { out[i] = T(number); });
+  }
   stream.finish();
 }
 
 bool Npz::read_below(const std::string& name, int64_t bound, int32_t* out) const {
   Stream stream(*file_, file_->member(name));
   const Array found = read_header(stream, name);
-  if (found.fortran_order && found.shape.size() > 1) return false;
+  if (is_by_column(found)) return false;
   std::atomic<bool> fits{bound <= INT32_MAX + int64_t{1}};
-  read_numbers(stream, found, [&](int64_t i, auto number) {
-    const auto id = int64_t(number);
-    if (id < 0 || id >= bound) fits.store(false, std::memory_order_relaxed);
-    out[i] = int32_t(id);
-  });
+  const auto miss = [&] { fits.store(false, std::memory_order_relaxed); };
+  if (is_stored_as<int32_t>(found)) {
+    const auto body = [&](uint64_t begin, const void*, uint64_t many) {
+      const int32_t* ids = out + begin / sizeof(int32_t);
+      bool is_odd = false;  // no exit in between, so that the loop is made of vectors
+      for (uint64_t i = 0; i < many / sizeof(int32_t); ++i) is_odd |= ids[i] < 0 || ids[i] >= bound;
+      if (is_odd) miss();
+    };
+    stream.read_pieces(bytes_of(found.count(), sizeof(int32_t)), body, out);
+  } else {
+    read_numbers(stream, found, [&](int64_t i, auto number) {
+      const auto id = int64_t(number);
+      if (id < 0 || id >= bound) miss();
+      out[i] = int32_t(id);
+    });
+  }
   stream.finish();
   return fits;
 }

@@ -30,6 +30,8 @@ class Npz {
   Npz& operator=(const Npz&) = delete;
 
   [[nodiscard]] bool has(const std::string& name) const;
+  // Whether it is read by one thread alone; false where there is no such array.
+  [[nodiscard]] bool is_deflated(const std::string& name) const;
   // The header; throws where there is no such array.
   [[nodiscard]] Array array(const std::string& name) const;
   // The numbers, converted, row by row; `out` has room for count().

@@ -293,7 +293,7 @@ _KITS = {
         lambda spec, steps, _: serving_text(spec, steps),
         ("program", "program/predict"),
         (
-            *("main", "model", "dataset", "arrays", "features", "npz", "report", "random", "team"),
+            *("main", "model", "dataset", "arrays", "features", "npz", "checksum", "report", "random", "team"),
             *("scores", "entry_loss", "targets"),
         ),
         ("graphweft_model.h", "example.c", "exports.map"),

@@ -1,4 +1,5 @@
 // Sparse products over neighbours: every tail of a tile, padded rows, rows that several pieces share, panels.
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -6,6 +7,7 @@
 #include "data.h"
 #include "graphweft/balance.h"
 #include "graphweft/entry_points.h"
+#include "graphweft/stretches.h"
 
 namespace {
 
@@ -62,6 +64,72 @@ TEST(sums_of_neighbours_at_every_tail) {
 TEST(sums_of_rows_that_pieces_share) {
   data::graph skewed(2000, 500, 60000, 4, true);
   for (const int64_t width : {1, 16, 47}) compare_with_sums(skewed, width, width > 32);
+}
+
+// Long rows over many columns: three are empty, one has the edges of four, some are in no order.
+data::graph long_rows() {
+  data::graph g(90, 16000, 90000, 11);
+  for (const int64_t row : {40, 41, 42}) g.indptr[size_t(row)] = g.indptr[39];
+  for (int64_t row = 0; row < g.num_rows; ++row)
+    if (row != 3 && row != 10 && row != 24 && row != 31)
+      std::sort(g.indices.begin() + g.indptr[size_t(row)], g.indices.begin() + g.indptr[size_t(row + 1)]);
+  // every other row has a loop behind the others
+  for (int64_t row = 0; row < g.num_rows; row += 2)
+    if (g.indptr[size_t(row)] < g.indptr[size_t(row + 1)])
+      g.indices[size_t(g.indptr[size_t(row + 1)] - 1)] = int32_t(row);
+  return g;
+}
+
+// y in place of an addend is read at the end of a row, so that call takes whole rows; the other takes stretches.
+void compare_with_whole_rows(data::graph& g, int64_t width, bool with_panel, bool mean) {
+  const int64_t ldx = width + 1, ldy = width + 2;
+  std::vector<float> x = data::floats(span(g.num_cols, width, ldx), 1), bias = data::floats(width, 3);
+  std::vector<float> panel(size_t(with_panel ? g.num_cols * 48 : 0));
+  const gw_adjacency view = g.view();
+  std::vector<float> y[2], sums[2];
+  for (const int whole : {0, 1}) {
+    y[whole].assign(size_t(span(g.num_rows, width, ldy)), 0.0f), sums[whole].assign(size_t(width), -7.0f);
+    gw_epilogue_f32 stages{};
+    stages.bias = bias.data();
+    stages.relu = 1;
+    stages.col_sum = sums[whole].data();
+    if (whole) stages.addend = y[whole].data(), stages.ld_addend = ldy;
+    CHECK(gw_spmm_f32(&view, x.data(), ldx, width, nullptr, nullptr, 0.5, nullptr, mean, &stages, -1,
+                      data::pointer(panel), 0, y[whole].data(), ldy) == 0);
+  }
+  CHECK(y[0] == y[1] && sums[0] == sums[1]);
+}
+
+TEST(rows_in_stretches_have_the_bits_of_whole_rows) {
+  data::graph g = long_rows();
+  const gw_adjacency view = g.view();
+  CHECK(gw::stretch_columns<int32_t>(view, 128) > 0);
+  for (const int64_t width : {32, 33, 47, 48, 64, 100}) compare_with_whole_rows(g, width, false, width == 47);
+  for (const int64_t width : {90, 64 + 17}) compare_with_whole_rows(g, width, true, width == 90);
+}
+
+TEST(sums_in_stretches) {
+  data::graph g = long_rows();
+  const int64_t width = 40;
+  std::vector<float> x = data::floats(g.num_cols * width, 1), y(size_t(g.num_rows * width), -7.0f);
+  const gw_adjacency view = g.view();
+  CHECK(gw_spmm_f32(&view, x.data(), width, width, nullptr, nullptr, 0.0, nullptr, 0, nullptr, -1, nullptr, 0, y.data(),
+                    width) == 0);
+  const std::vector<double> want = neighbour_sums(g, x, width, width, std::vector<float>(g.indices.size(), 1.0f));
+  for (size_t i = 0; i < want.size(); ++i) CHECK(check::close(y[i], want[i], 1e-4));
+}
+
+TEST(stretches_are_for_long_rows_in_order) {
+  data::graph g(90, 16000, 90000, 11);  // in no order
+  const gw_adjacency mixed = g.view();
+  CHECK(gw::stretch_columns<int32_t>(mixed, 128) == 0);
+  for (int64_t row = 0; row < g.num_rows; ++row)
+    std::sort(g.indices.begin() + g.indptr[size_t(row)], g.indices.begin() + g.indptr[size_t(row + 1)]);
+  gw_adjacency view = g.view();
+  CHECK(gw::stretch_columns<int32_t>(view, 128) > 0);
+  CHECK(gw::stretch_columns<int32_t>(view, 32) == 0);  // all rows of x stay in a core's cache
+  view.num_cols = 16000000;                            // few edges for each stretch
+  CHECK(gw::stretch_columns<int32_t>(view, 128) == 0);
 }
 
 TEST(extremum_and_its_gradient) {

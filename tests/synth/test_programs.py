@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -397,6 +398,12 @@ def test_bad_input_is_one_line(gcn: Built, graphs: Graphs, tmp_path: Path) -> No
     stored = bytearray((tmp_path / "stored.npz").read_bytes())
     stored[len(stored) // 2] ^= 1
     (tmp_path / "flipped.npz").write_bytes(stored)
+    np.savez_compressed(tmp_path / "deflated.npz", **arrays)
+    with zipfile.ZipFile(tmp_path / "deflated.npz") as archive:
+        features = archive.getinfo("x.npy")
+    deflated = bytearray((tmp_path / "deflated.npz").read_bytes())
+    deflated[features.header_offset + features.compress_size // 2] ^= 1
+    (tmp_path / "inflated.npz").write_bytes(deflated)
     gcn.run("--data", data, "--epochs", 1, "--save", tmp_path / "w")
     weights = load_file(tmp_path / "w")
     save_file(weights, tmp_path / "epochs.safetensors", {"epochs": "many"})
@@ -409,6 +416,8 @@ def test_bad_input_is_one_line(gcn: Built, graphs: Graphs, tmp_path: Path) -> No
         (("--data", tmp_path / "nan.npz"), "finite"),
         (("--data", tmp_path / "wild.npz"), f"edge_index: expected ids in [0, {ends[1, 7]}), got {ends[1, 7]}"),
         (("--data", tmp_path / "flipped.npz"), "expected the checksum of its members"),
+        (("--data", tmp_path / "inflated.npz", "--threads", 1), "expected"),
+        (("--data", tmp_path / "inflated.npz", "--threads", 2), "expected"),
         (("--data", graphs["sparse"]), "expected"),
         (("--data", data, "--epochs", "x"), "--epochs: expected an integer from 1"),
         (("--data", data, "--seed", "9" * 30), "--seed: expected an integer from 0 to"),

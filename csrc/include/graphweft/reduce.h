@@ -77,25 +77,31 @@ void for_each_tile(int64_t col, int64_t end, Visit&& visit) {
   }
 }
 
+// Finishes the rows that several pieces share.
+template <class Op>
+void merge_cut_rows(Op& op, int64_t begin, int64_t end, const balanced_pieces& shares) {
+  if (shares.cut_rows().empty()) return;
+  typename Op::scratch scratch = op.open(int64_t(shares.pieces().size()), piece{0, 0, 0, 0, -1, -1});
+  // a vector at a time: cut rows are few, and wider tiles would be compiled for them alone
+  for (const cut_row& cut : shares.cut_rows())
+    for_each_tile<1, Op::element::lanes, Op::few>(begin, end, [&](auto v, auto full, int64_t col, int tail) {
+      merge_cut_row<Op, decltype(v)::value, decltype(full)::value>(op, scratch, cut, col, tail);
+    });
+}
+
 // Reduces the columns [begin, end).
 template <class Op>
 void reduce_rows(Op& op, const gw_adjacency& adj, int64_t begin, int64_t end, const balanced_pieces& shares) {
   const auto& pieces = shares.pieces();
-  constexpr int lanes = Op::element::lanes;
   parallel_chunks(int64_t(pieces.size()), [&](int64_t k) {
     const piece& p = pieces[size_t(k)];
     typename Op::scratch scratch = op.open(k, p);
-    for_each_tile<Op::max_vectors, lanes, Op::few>(begin, end, [&](auto v, auto full, int64_t col, int tail) {
-      reduce_piece<Op, decltype(v)::value, decltype(full)::value>(op, scratch, adj.indptr, p, col, tail);
-    });
+    for_each_tile<Op::max_vectors, Op::element::lanes, Op::few>(
+        begin, end, [&](auto v, auto full, int64_t col, int tail) {
+          reduce_piece<Op, decltype(v)::value, decltype(full)::value>(op, scratch, adj.indptr, p, col, tail);
+        });
   });
-  if (shares.cut_rows().empty()) return;
-  typename Op::scratch scratch = op.open(int64_t(pieces.size()), piece{0, 0, 0, 0, -1, -1});
-  // a vector at a time: cut rows are few, and wider tiles would be compiled for them alone
-  for (const cut_row& cut : shares.cut_rows())
-    for_each_tile<1, lanes, Op::few>(begin, end, [&](auto v, auto full, int64_t col, int tail) {
-      merge_cut_row<Op, decltype(v)::value, decltype(full)::value>(op, scratch, cut, col, tail);
-    });
+  merge_cut_rows(op, begin, end, shares);
 }
 
 }  // namespace gw

@@ -18,6 +18,7 @@
 #include "graphweft/id_type.h"
 #include "graphweft/reduce.h"
 #include "graphweft/row_stream.h"
+#include "graphweft/stretches.h"
 
 namespace gw {
 
@@ -161,6 +162,29 @@ class spmm_op {
       });
     }
 
+    // Edges from `begin` on whose columns are below `bound`; they have no coefficients. Where they end.
+    GW_INLINE int64_t gather_below(int64_t begin, int64_t end, int64_t bound) {
+      static_assert(!Weighted && std::is_same_v<E, P>, "stretches are for plain sums");
+      int64_t p = begin;
+      for (; p < end && int64_t(op_.indices_[p]) < bound; ++p) {
+        vec x[V];
+        tile_io<E, V, Full>::load(reinterpret_cast<const held*>(x_.at(op_.indices_[p])), tail_, x);
+        for (int v = 0; v < V; ++v) t_[v] += x[v];
+      }
+      return p;
+    }
+
+    GW_INLINE void keep(int64_t row) const { tile_io<E, V, Full>::store(y_ + row * ldy_, tail_, t_); }
+    GW_INLINE void resume(int64_t row) { tile_io<E, V, Full>::load(y_ + row * ldy_, tail_, t_); }
+    GW_INLINE void resume_slot(int64_t slot) {
+      const real* at = op_.slot(slot) + col_;
+      for (int v = 0; v < V; ++v) std::memcpy(&t_[v], at + v * E::lanes, sizeof(vec));
+    }
+    GW_INLINE void expect(int64_t row, int64_t edge) const {
+      prefetch_tile<256, false>(op_.indices_ + edge);
+      prefetch_tile<V * E::lanes* int(sizeof(stored)), false>(y_ + row * ldy_);
+    }
+
     void save(int64_t slot) const {
       real* at = op_.slot(slot) + col_;
       for (int v = 0; v < V; ++v) std::memcpy(at + v * E::lanes, &t_[v], sizeof(vec));
@@ -254,14 +278,36 @@ class spmm_op {
   column_sums sums_;
 };
 
+// Whether sums may wait in y: nothing else that a row needs at its end lies there.
+template <class E, class P>
+bool keeps_sums(const spmm_operands<E, P>& o) {
+  const auto* y = reinterpret_cast<const float*>(o.y);
+  return !o.stages || (o.stages->addend != y && o.stages->mask != y);
+}
+
+// Reduces the columns [begin, end) by stretches, where they pay and sums may wait in y; false: nothing is done.
+template <class Index, class Op, class E, class P>
+bool spmm_by_stretches(Op& op, const gw_adjacency& adj, const spmm_operands<E, P>& o, int64_t begin, int64_t end,
+                       const balanced_pieces& shares) {
+  constexpr int vectors = std::min(64 / E::lanes, 8);
+  if (end - begin > vectors * E::lanes || !keeps_sums(o)) return false;
+  const int64_t columns = stretch_columns<Index>(adj, (end - begin) * int64_t(sizeof(typename E::stored)));
+  if (columns > 0) reduce_by_stretches<vectors>(op, adj, begin, end, shares, columns);
+  return columns > 0;
+}
+
 template <class E, class P, class Index, bool Weighted>
 void spmm_rows(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int64_t width) {
+  constexpr bool may_stretch = std::is_same_v<E, f32> && std::is_same_v<P, f32> && !Weighted;
   const balanced_pieces shares(adj,
                                operands.panel && !operands.plain ? std::min<int64_t>(panel_width<P>, width) : width);
   spmm_op<E, P, Index, Weighted> op(adj, operands, width, shares);
+  const bool in_parts = operands.panel || (may_stretch && keeps_sums(operands) && stretch_columns<Index>(adj, 128) > 0);
   for (int64_t begin = 0, end; begin < width; begin = end) {
-    end = operands.panel ? begin + next_panel<P>(width - begin) : width;
+    end = in_parts ? begin + next_panel<P>(width - begin) : width;
     if (operands.panel) op.use_panel(begin, end);
+    if constexpr (may_stretch)
+      if (spmm_by_stretches<Index>(op, adj, operands, begin, end, shares)) continue;
     reduce_rows(op, adj, begin, end, shares);
   }
   if constexpr (std::is_same_v<typename E::real, float>) {

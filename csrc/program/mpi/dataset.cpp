@@ -36,8 +36,8 @@ Form read_side(const Npz& file, const std::string& name, int64_t own) {
 }
 
 std::shared_ptr<Halo> read_halo(const Npz& file, const std::string& name, int64_t own) {
-  std::vector<int64_t> lent = file.read<int64_t>(name + "_lent"), ends = file.read<int64_t>(name + "_lent_ends"),
-                       borrowed = file.read<int64_t>(name + "_borrowed");
+  Numbers<int64_t> lent = file.read<int64_t>(name + "_lent"), ends = file.read<int64_t>(name + "_lent_ends"),
+                   borrowed = file.read<int64_t>(name + "_borrowed");
   require_size("ranks of a part", Team::size(), int64_t(ends.size()));
   require_size("ranks of a part", Team::size(), int64_t(borrowed.size()));
   for (const int64_t place : lent)
@@ -46,7 +46,7 @@ std::shared_ptr<Halo> read_halo(const Npz& file, const std::string& name, int64_
 }
 
 Graph read_graph(const Npz& file) {
-  const std::vector<int64_t> sizes = file.read<int64_t>("sizes");
+  const Numbers<int64_t> sizes = file.read<int64_t>("sizes");
   auto sides = std::make_shared<Graph::Sides>();
   sides->num_edges = sizes.at(1);
   sides->interior = sizes.at(5);
@@ -67,7 +67,7 @@ Graph read_graph(const Npz& file) {
 
 Dataset::Dataset(const std::string& path, const Expected& expected)
     : graph(std::make_shared<Graph::Sides>()), task(expected.task), file_(part_of(path)), expected_(expected) {
-  const std::vector<int64_t> sizes = file_.read<int64_t>("sizes");
+  const Numbers<int64_t> sizes = file_.read<int64_t>("sizes");
   if (sizes.size() != 7) throw std::runtime_error(path + ": expected a part of a dataset");
   require_size("nodes", expected.nodes, sizes[0]);
   require_size("edges", expected.edges, sizes[1]);

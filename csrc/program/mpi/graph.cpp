@@ -28,7 +28,7 @@ constexpr int borrowing = 0, giving_back = 1;  // tags of messages
 
 }  // namespace
 
-Halo::Halo(std::vector<int64_t> lent, std::vector<int64_t> lent_ends, std::vector<int64_t> borrowed)
+Halo::Halo(Numbers<int64_t> lent, Numbers<int64_t> lent_ends, Numbers<int64_t> borrowed)
     : lent_(std::move(lent)), lent_ends_(std::move(lent_ends)), borrowed_(std::move(borrowed)) {
   for (const int64_t count : borrowed_) ghosts_ += count;
   requests_.reserve(2 * borrowed_.size());
@@ -178,7 +178,7 @@ namespace {
 
 // The edges between different nodes with their weights, or where `loops` names the own nodes without, and one from each
 // to itself behind the others; its number is `first` and the node's.
-Form with_loops(const Compressed& all, const std::vector<int64_t>* loops, int64_t first) {
+Form with_loops(const Compressed& all, const Numbers<int64_t>* loops, int64_t first) {
   auto made = std::make_shared<Compressed>();
   made->num_cols = all.num_cols;
   made->indptr.assign(1, 0);

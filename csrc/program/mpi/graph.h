@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "memory.h"
 #include "mpi_c.h"
 
 namespace program {
@@ -15,10 +16,10 @@ namespace program {
 // For every row the columns of its edges.
 struct Compressed {
   int64_t num_cols = 0;
-  std::vector<int64_t> indptr;
-  std::vector<int32_t> indices;
-  std::vector<int32_t> edge_ids;  // in the whole graph; empty where nobody asks
-  std::vector<float> weights;     // beside the columns; empty where edges have none
+  Numbers<int64_t> indptr;
+  Numbers<int32_t> indices;
+  Numbers<int32_t> edge_ids;  // in the whole graph; empty where nobody asks
+  Numbers<float> weights;     // beside the columns; empty where edges have none
 
   [[nodiscard]] int64_t num_rows() const { return int64_t(indptr.size()) - 1; }
   [[nodiscard]] int64_t num_edges() const { return int64_t(indices.size()); }
@@ -33,7 +34,7 @@ bool columns_ascend(const Compressed& a);
 class Halo {
  public:
   // Rows that each rank borrows from this one (places in its own rows, rank by rank), and that this one borrows.
-  Halo(std::vector<int64_t> lent, std::vector<int64_t> lent_ends, std::vector<int64_t> borrowed);
+  Halo(Numbers<int64_t> lent, Numbers<int64_t> lent_ends, Numbers<int64_t> borrowed);
 
   [[nodiscard]] int64_t ghosts() const { return ghosts_; }
   // Receives the ghosts' rows behind the own rows of x: receives first, then sends, each row times its factor. Several
@@ -56,7 +57,7 @@ class Halo {
   void send(const float* from, int64_t count, int rank, int tag);
   void receive(float* to, int64_t count, int rank, int tag);
 
-  const std::vector<int64_t> lent_, lent_ends_, borrowed_;
+  const Numbers<int64_t> lent_, lent_ends_, borrowed_;
   int64_t ghosts_ = 0;
   std::vector<Travel> travels_;  // room for as many as were ever under way together
   size_t under_way_ = 0;
@@ -118,7 +119,7 @@ class Graph {
 // In-edges and out-edges of the own nodes.
 struct Graph::Sides {
   int64_t num_edges = 0, interior = 0;
-  std::vector<int64_t> own;  // the own nodes' numbers in the whole graph
+  Numbers<int64_t> own;  // the own nodes' numbers in the whole graph
   Form by[2];
   std::shared_ptr<Halo> halo[2];
 };
