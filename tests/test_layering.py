@@ -41,6 +41,7 @@ ROOM_OF_MODULE = {
             "_checks",
             "_config",
             "_decisions",
+            "_distinct",
             "_draws",
             "_html",
             "_keywords",

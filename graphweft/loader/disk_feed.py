@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from graphweft._distinct import distinct, union
 from graphweft._machine import processors
 from graphweft._trace import span
 from graphweft._workers import become_worker
-from graphweft.storage.distinct import distinct, union
 from graphweft.storage.row_cache import Loaded, RowCache
 
 B = TypeVar("B")

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphweft._distinct import distinct
 from graphweft.loader.disk_feed import RowCounts
-from graphweft.storage.distinct import distinct
 from graphweft.storage.store import Store
 
 B = TypeVar("B")

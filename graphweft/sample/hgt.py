@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from graphweft._distinct import distinct
 from graphweft._errors import ConfigError, GraphError
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
@@ -74,7 +75,7 @@ class HGTSampler(ShownBySettings):
             taken = self._taken(ids, budget, counts, (seed, epoch, stage, hop))
             drawn, ids, budget = ids[taken], ids[~taken], budget[~taken]
             parts.append(drawn)
-            held = np.union1d(held, drawn)
+            held = distinct(np.concatenate([held, drawn]))
         return self._pieces.induced(torch.from_numpy(np.concatenate(parts)), first.numel())
 
     def _shares(self, rows: Ints) -> tuple[Ints, np.ndarray[Any, np.dtype[np.float64]]]:

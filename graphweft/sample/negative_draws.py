@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphweft._checks import checksum
+from graphweft._distinct import distinct
 from graphweft._errors import ConfigError, GraphError
 from graphweft.sample.keyed import keyed_uniforms
 from graphweft.sample.weights import as_weights
@@ -148,7 +149,7 @@ class WeightedPairs:
         """The pairs that rejection did not find: a source by what it has left, then one of its destinations."""
         (low, first), width = self._first, len(self._weights[1])
         src, dst = (side.numpy() for side in edges)
-        codes = np.unique((src - low) * width + (dst - first))
+        codes = distinct((src - low) * width + (dst - first))
         left = np.full(len(self._weights[0]), self._weights[1].sum())
         np.subtract.at(left, codes // width, self._weights[1][codes % width])
         if not self._loops:

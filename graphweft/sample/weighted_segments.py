@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from graphweft._distinct import distinct
 from graphweft._errors import ConfigError
 from graphweft.graph.block import Block, DrawnEdges
 from graphweft.graph.graph import Graph
@@ -171,7 +172,7 @@ class WeightedSegments:
     def _grown(self, kept: _Entries, nodes: Ints, owner: Ints) -> tuple[Ints, Ints]:
         """The nodes so far, then what the edges add, tree by tree in ascending order of the ids."""
         size = max(self._graph.num_nodes, 1)
-        reached = np.unique(owner[kept.row] * size + self._indices[kept.place])
+        reached = distinct(owner[kept.row] * size + self._indices[kept.place])
         new = np.setdiff1d(reached, owner * size + nodes, assume_unique=True)
         return np.concatenate([nodes, new % size]), np.concatenate([owner, new // size])
 

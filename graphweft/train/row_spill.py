@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from graphweft._distinct import distinct
 from graphweft.storage.block_io import aligned_empty, array_bytes, bytes_of
 from graphweft.storage.picked_rows import FEW, BlockRows, pick_rows
 from graphweft.train.row_tables import RowTable
@@ -86,7 +87,7 @@ class Spill:
         self._written = 0
         step = max(memory // max(self._width, 1), 1)
         for wanted in lists.ranges():
-            every = np.unique(np.concatenate(wanted)).astype(np.int64)
+            every = distinct(np.concatenate(wanted))
             for first in range(0, len(every), step):
                 self._put(every[first : first + step], wanted)
         self._file.settle()

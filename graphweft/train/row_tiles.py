@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from graphweft._distinct import distinct
 from graphweft.loader.parts import PartSource
 from graphweft.storage.block_io import aligned_empty
-from graphweft.storage.distinct import distinct
 from graphweft.train.tiles import TileCost
 
 Ids = NDArray[np.int64]

@@ -16,6 +16,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from graphweft._checks import as_integer
+from graphweft._distinct import distinct
 from graphweft._errors import ConfigError, GraphError
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed import Relation
@@ -64,7 +65,7 @@ def line_graph(graph: Graph, *, undirected: bool = False, backtracking: bool = T
 def _undirected_line(graph: Graph, src: Any, dst: Any) -> Graph:
     low, high = np.minimum(src, dst)[src != dst], np.maximum(src, dst)[src != dst]
     size = max(graph.num_nodes, 1)
-    codes = np.unique(low * size + high)
+    codes = distinct(low * size + high)
     ends = np.stack([codes // size, codes % size], axis=1)
     numbers = np.tile(np.arange(len(codes))[:, None], 2).reshape(-1)
     at: Any = scipy.sparse.csr_array((np.ones(len(numbers)), (numbers, ends.reshape(-1))), shape=(len(codes), size))

@@ -6,10 +6,14 @@
 //
 // Beside what reduce.h asks for, a tile of `Op` has
 //
-//   int64_t gather_below(begin, end, bound);     edges from `begin` on, up to the first whose column is not below
-//   `bound` void keep(row), resume(row);                 what the row has so far, in its place of the result void
-//   resume_slot(slot);                      the same of a part of a cut row, which save(slot) kept void expect(row,
-//   edge);                      requests what resume(row) and gather_below(edge, ...) will read
+//   int64_t gather_below(begin, end, bound);
+//                        edges from `begin` on, up to the first whose column is not below `bound`
+//   void keep(row), resume(row);
+//                        what the row has so far, in its place of the result
+//   void resume_slot(slot);
+//                        the same of a part of a cut row, which save(slot) kept
+//   void expect(row, edge);
+//                        requests what resume(row) and gather_below(edge, ...) will read
 #pragma once
 
 #include <algorithm>

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from graphweft._distinct import distinct
 from graphweft._errors import DataError
 from graphweft._memory import empty
 from graphweft.data.checks import first_not_finite
@@ -263,7 +264,7 @@ def index_idx(who: str, array: Array, rows: int) -> Tensor:
     """A list of row ids, checked and sorted, each once."""
     ids = as_ids(who, array.reshape(-1)).to(torch.int64)
     check_range(who, ids, rows)
-    return torch.from_numpy(np.unique(ids.numpy()))
+    return torch.from_numpy(distinct(ids.numpy()))
 
 
 def random_split(labels: Labels, seed: int) -> Split:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from graphweft._distinct import distinct
 from graphweft._errors import DataError
 from graphweft.data.dataset import Dataset
 from graphweft.data.readers.assemble import ReadOptions, Split, coo_graph, no_labels, whole_ids
@@ -94,7 +95,7 @@ def _texts(path: Path, who: str, columns: Columns, failure: DataError) -> TextEd
 def _dataset(options: ReadOptions, edges: TextEdges, promised: int | None) -> Dataset:
     src, dst, weight = edges.src, edges.dst, edges.weight
     largest = max(int(src.max()), int(dst.max()))
-    ids = np.unique(np.concatenate([src, dst]))
+    ids = distinct(np.concatenate([src, dst]))
     notes = ["the source has no features", "the source has no labels", *edges.notes]
     node_ids = None
     if promised is not None and largest < promised <= 64 * len(ids) + 10_000_000:

@@ -1,8 +1,8 @@
 """Sets of ids as ascending arrays.
 
-Comes in: arrays of integers. Goes out: ascending ones in which each stands once. Pure functions, called by what reads
-rows. ``np.unique`` and ``np.union1d`` put integers into a hash table first, which takes up to fifty times as long where
-nearly all differ, as the nodes of a batch do.
+Comes in: arrays of integers. Goes out: ascending ones in which each stands once. Pure functions, called by samplers
+and readers. ``np.unique`` and ``np.union1d`` put integers into a hash table first (NumPy 2.4), which takes five to
+fifty times as long.
 """
 
 from __future__ import annotations

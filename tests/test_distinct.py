@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graphweft.storage.distinct import distinct, union
+from graphweft._distinct import distinct, union
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 50, 5000])
