@@ -225,8 +225,10 @@ def test_equal_calls_give_equal_bits(name: str, monkeypatch: pytest.MonkeyPatch)
 def test_a_plan_does_not_follow_from_the_graph_that_came_first() -> None:
     """Sizes of a class decide, not those of the first graph of it."""
     small, large = large_graph(5, 33_000, 41_000), large_graph(6, 36_000, 44_000)
-    kinds = [compiling._size_key(compiling.Arguments(g, None, {}, None, 0, False), False) for g in (small, large)]
-    assert kinds[0] == kinds[1]
+    for leaves_out in (False, True):
+        given = [compiling.Arguments(graph, None, {}, None, 0, False) for graph in (small, large)]
+        kinds = [compiling._size_key(arguments, False, leaves_out) for arguments in given]
+        assert kinds[0] == kinds[1]
     model = gw.nn.GCN(48, 40, 8)
     expected = copy.deepcopy(model)(large, rows(6, 36_000, 48))
     model(small, rows(5, 33_000, 48))
