@@ -61,8 +61,10 @@ GW_INLINE half_words pair_lanes(half_sums first, half_sums second) {
   if constexpr (Form == half_form::instructions) {
     alignas(64) static constexpr uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    __m512i both;  // as text: the functions around are compiled for all processors of the level
-    __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(first), "v"(second));
+    // As text: the functions around are compiled for all processors of the level. Volatile: otherwise a compiler may
+    // move the instruction in front of the branch that asks whether this processor has it.
+    __m512i both;
+    __asm__ volatile("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(first), "v"(second));
     return half_words(_mm512_maskz_permutexvar_epi16(__mmask32(-1), _mm512_load_si512(order), both));
   }
 #endif
@@ -94,13 +96,13 @@ inline void round_row_by(const float* x, int64_t count, uint16_t* out) {
     for (; at + 32 <= count; at += 32) {
       const half_sums low = load_lanes(x + at, half_panel), high = load_lanes(x + at + half_panel, half_panel);
       __m512i both;
-      __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(low), "v"(high));
+      __asm__ volatile("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(low), "v"(high));
       std::memcpy(out + at, &both, sizeof both);
     }
     for (; at < count; at += half_panel) {
       const half_sums v = load_lanes(x + at, count - at);
       __m256i h;
-      __asm__("vcvtneps2bf16 %1, %0" : "=v"(h) : "v"(v));
+      __asm__ volatile("vcvtneps2bf16 %1, %0" : "=v"(h) : "v"(v));
       std::memcpy(out + at, &h, size_t(std::min<int64_t>(half_panel, count - at)) * sizeof(uint16_t));
     }
     return;
