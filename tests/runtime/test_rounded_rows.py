@@ -100,7 +100,8 @@ def test_a_model_rounds_only_when_asked_and_stays_near(always, threads_restored)
     assert rounded[0] != exact[0]
     torch.testing.assert_close(rounded[0], exact[0], rtol=5e-3, atol=5e-3)
     for a, b in zip(rounded[1], exact[1], strict=True):
-        assert (a - b).norm() <= 0.02 * b.norm()
+        # ten roundings to 8 bits: which operands are rounded depends on the order of products, that on the processor
+        assert (a - b).norm() <= 10 * 2**-8 * b.norm()
     assert torch.equal(step("float32", graph, x)[0], exact[0])
 
 
