@@ -228,7 +228,7 @@ class MultistageLoader(Loader):
                 self._plans[epoch] = self._nest.plan(Key(self.seed, epoch, shuffle=self.shuffle))
             return self._plans[epoch]
 
-    def made(self, position: int) -> tuple[Staged, Batch]:
+    def made(self, position: int) -> tuple[MacroBatch, Batch]:
         """A batch of the epoch under way and the macro-batch that it is made of, as an iteration has them."""
         plan = self.plan(self.epoch)
         return self._stage(self.epoch, plan, plan.batches[position].path), self._preparer(self.epoch)(position)

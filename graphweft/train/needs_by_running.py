@@ -122,8 +122,8 @@ def _folded(graph: Graph, nodes: Tensor, stride: int) -> tuple[Graph, Tensor]:
     shrink alike, and what a run takes grows with both. Of typed graphs it is the edges between the nodes.
     """
     if graph.is_typed:
-        part = Pieces(graph).induced(nodes, nodes.numel())
-        return part.subgraph, part.e_id
+        induced = Pieces(graph).induced(nodes, nodes.numel())
+        return induced.subgraph, induced.e_id
     csc = graph.csc
     first = csc.indptr[nodes]
     counts = csc.indptr[nodes + 1] - first

@@ -285,12 +285,16 @@ def test_groups_of_parts_draw_as_one_group_of_all(islands, count: int) -> None:
         turns = [group for group in plan if group.key.stage == again]
         assert turns
         for group in turns:
-            for first in range(0, group.places.numel(), 7):
-                batch = batches[group.first + first // 7]
-                ids = seeds[group.places[first : first + 7]]
+            count_of, every = -(-group.places.numel() // 7), []
+            for batch in batches[group.first : group.first + count_of]:
+                ids = seeds[batch.input_id]
+                every.append(batch.input_id)
                 expected = whole.sample(ids, seed=5, epoch=0, stage=again)
                 names = read_group(source, group.parts).n_id
                 assert _drawn(batch._sample, names) == _drawn(expected)
+            assert torch.equal(torch.cat(every), group.places)
+            sizes = [len(some) for some in every]
+            assert max(sizes) <= min(7, min(sizes) + 1)
 
 
 def test_graphs_of_a_level_sample_as_the_level_does(graph) -> None:
