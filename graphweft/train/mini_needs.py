@@ -145,19 +145,17 @@ def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> tuple[N
     whole, run = _whole(mini, model)
     needs = replace(base, evaluation=taken_bytes(run), kept=whole.hoisted, structure=whole.structure)
     tiles = [tile for tile in _TILES if tile < mini.ds.num_nodes]
-    if budget.fits(needs) or not isinstance(model, Stack) or not tiles:
+    if budget.fits(needs) or not isinstance(model, Stack):
         return needs, run
-    found: Needs | None = None
     for tile in tiles:  # the smallest first, as finding out takes much of what a tile does
-        needs = replace(base, evaluation=_tiled(mini, model, tile))
-        fits = budget.fits(needs)
-        if found is None or fits:
-            found, budget.tile = needs, tile
-        larger = replace(needs, evaluation=_LARGER * needs.evaluation)
+        tiled = replace(base, evaluation=_tiled(mini, model, tile))
+        fits = budget.fits(tiled)
+        if fits or tiled.running < needs.running:  # where neither fits, the one that takes less is the least
+            needs, run, budget.tile = tiled, Run(beside=(tiled.evaluation,)), tile
+        larger = replace(tiled, evaluation=_LARGER * tiled.evaluation)
         if not fits or not budget.fits(larger):
             break
-    assert found is not None  # there are tiles
-    return found, Run(beside=(found.evaluation,))
+    return needs, run
 
 
 def _whole(mini: MiniBatch, model: CompiledModule) -> tuple[Footprint, Run]:
