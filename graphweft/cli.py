@@ -23,7 +23,6 @@ from typing import Annotated, Any
 import typer
 
 from graphweft import _config
-from graphweft._bytecode import compile_beside
 from graphweft._errors import ConfigError, GraphWeftError, IRError, RankError
 from graphweft.commands import datasets, partitions, plans, programs, runs, stores, sweeps
 from graphweft.commands.flags import KINDS, Action, flags_of, takes
@@ -62,8 +61,6 @@ app = typer.Typer(
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] == ["train"] and "--help" not in arguments and "-h" not in arguments:
-        compile_beside()
     caught: list[str] = []
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, category, *_: caught.append(f"{category.__name__}: {message}")

@@ -36,7 +36,6 @@ ROOM_OF_MODULE = {
             "_errors",
             "_backward",
             "_budget",
-            "_bytecode",
             "_machine",
             "_checks",
             "_config",
