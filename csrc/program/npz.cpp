@@ -363,8 +363,7 @@ void Npz::read(const std::string& name, T* out) const {
     const int64_t rows = found.shape[0], columns = found.shape[1];
     read_numbers(stream, found, [=](int64_t i, auto number) { out[i % rows * columns + i / rows] = T(number); });
   } else if (is_stored_as<T>(found)) {
-    stream.read_pieces(
-        bytes_of(found.count(), sizeof(T)), [](uint64_t, const void*, uint64_t) {}, out);
+    stream.read_pieces(bytes_of(found.count(), sizeof(T)), [](uint64_t, const void*, uint64_t) {}, out);
   } else {
     read_numbers(stream, found, [=](int64_t i, auto number) { out[i] = T(number); });
   }
