@@ -67,9 +67,8 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
         base = replace(base, data=base.data + beside, step=step, trims=True)
         single = {way: by_epochs(batches, len(mini.loader), way) for way in mini.loader.tried}
         least = min(taken.most for taken in single.values()) - step
-        base, evaluation = _with_evaluation(mini, budget, replace(base, batches=least))
-        if macro is not None and macro.refreshing > base.evaluation:
-            base, evaluation = replace(base, evaluation=macro.refreshing), Run(beside=(macro.refreshing,))
+        refreshing = 0 if macro is None else macro.refreshing
+        base, evaluation = _with_evaluation(mini, budget, replace(base, batches=least), refreshing)
 
     def apart(way: CoreSplit) -> tuple[Needs, Taken]:
         """Where memory is given back before an evaluation, and the other way round."""
@@ -135,27 +134,39 @@ def batch_taken(mini: MiniBatch) -> Prepared:
     return Prepared((ready,), (made - ready,), Run(beside=(step,)))
 
 
-def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> tuple[Needs, Run]:
-    """``base`` with an evaluation of all nodes at once, or of as many as the budget leaves room for; and that."""
+def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs, refreshing: int) -> tuple[Needs, Run]:
+    """``base`` with an evaluation of all nodes at once, or of as many as the budget leaves room for; and that.
+
+    ``refreshing``: Bytes of another pass over all nodes, at another time; the larger of both counts.
+    """
     model = mini.model
     if not is_plain(model):
         taken = evaluation_bytes(model, mini.ds, mini.x, mini.edge_data, budget.limit - base.total)
         run = Run(beside=(taken.pool,), by_torch=taken.beside)
-        return replace(base, evaluation=taken.total, measured=True), run
+        return _at_least(refreshing, replace(base, evaluation=taken.total, measured=True), run)
     whole, run = _whole(mini, model)
     needs = replace(base, evaluation=taken_bytes(run), kept=whole.hoisted, structure=whole.structure)
-    tiles = [tile for tile in _TILES if tile < mini.ds.num_nodes]
-    if budget.fits(needs) or not isinstance(model, Stack):
-        return needs, run
-    for tile in tiles:  # the smallest first, as finding out takes much of what a tile does
-        tiled = replace(base, evaluation=_tiled(mini, model, tile))
-        fits = budget.fits(tiled)
-        if fits or tiled.running < needs.running:  # where neither fits, the one that takes less is the least
-            needs, run, budget.tile = tiled, Run(beside=(tiled.evaluation,)), tile
-        larger = replace(tiled, evaluation=_LARGER * tiled.evaluation)
+    found = _at_least(refreshing, needs, run)
+    if budget.fits(found[0]) or not isinstance(model, Stack):
+        return found
+    for tile in (tile for tile in _TILES if tile < mini.ds.num_nodes):
+        # the smallest first, as finding out takes much of what a tile does
+        taken_by = _tiled(mini, model, tile)
+        tiled = _at_least(refreshing, replace(base, evaluation=taken_by), Run(beside=(taken_by,)))
+        fits = budget.fits(tiled[0])
+        if fits or tiled[0].running < found[0].running:  # where neither fits, the one that takes less is the least
+            found, budget.tile = tiled, tile
+        larger = replace(tiled[0], evaluation=_LARGER * taken_by)
         if not fits or not budget.fits(larger):
             break
-    return needs, run
+    return found
+
+
+def _at_least(refreshing: int, needs: Needs, run: Run) -> tuple[Needs, Run]:
+    """What evaluates, or a pass that takes more."""
+    if refreshing <= needs.evaluation:
+        return needs, run
+    return replace(needs, evaluation=refreshing), Run(beside=(refreshing,))
 
 
 def _whole(mini: MiniBatch, model: CompiledModule) -> tuple[Footprint, Run]:

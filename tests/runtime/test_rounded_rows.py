@@ -92,17 +92,20 @@ def step(precision, graph, x, threads=2):
 
 
 def test_a_model_rounds_only_when_asked_and_stays_near(always, threads_restored):
-    src, dst, nodes = power_law_edges(500, 9000, seed=7)
-    graph, x = gw.Graph(src, dst, num_nodes=nodes), features(nodes, 24).bfloat16().float()  # kept so without a change
-    exact, rounded, again = step("float32", graph, x), step("bf16", graph, x, 2), step("bf16", graph, x, 1)
-    assert torch.equal(rounded[0], again[0])
-    assert all(torch.equal(a, b) for a, b in zip(rounded[1], again[1], strict=True))
-    assert rounded[0] != exact[0]
-    torch.testing.assert_close(rounded[0], exact[0], rtol=5e-3, atol=5e-3)
-    for a, b in zip(rounded[1], exact[1], strict=True):
-        # ten roundings to 8 bits: which operands are rounded depends on the order of products, that on the processor
-        assert (a - b).norm() <= 10 * 2**-8 * b.norm()
-    assert torch.equal(step("float32", graph, x)[0], exact[0])
+    """Gradients by weights behind activations differ by how many of those flip: the median of seven graphs is near."""
+    found = []
+    for seed in range(7):
+        src, dst, nodes = power_law_edges(500, 9000, seed=7 + seed)
+        graph = gw.Graph(src, dst, num_nodes=nodes)
+        x = features(nodes, 24, seed).bfloat16().float()  # kept so without a change
+        exact, rounded, again = step("float32", graph, x), step("bf16", graph, x, 2), step("bf16", graph, x, 1)
+        assert torch.equal(rounded[0], again[0])
+        assert all(torch.equal(a, b) for a, b in zip(rounded[1], again[1], strict=True))
+        assert rounded[0] != exact[0]
+        torch.testing.assert_close(rounded[0], exact[0], rtol=5e-3, atol=5e-3)
+        found.append([(a - b).norm() / b.norm() for a, b in zip(rounded[1], exact[1], strict=True)])
+        assert torch.equal(step("float32", graph, x)[0], exact[0])
+    assert torch.tensor(found).median(0).values.max() <= 0.02
 
 
 def test_a_plan_says_which_rows_are_rounded():
