@@ -263,9 +263,10 @@ class Pool:
         self._mapped += size
         self._maps += 1
         self._last = int(out.value or 0)
-        if _budget.in_force() is not None:
+        budget = _budget.in_force()
+        if budget is not None:
             _forget_mapping(self._last, size)
-            _untouched[self._last] = size
+            _untouched[self._last] = (size, budget)
         return self._last
 
     def _give_back(self, start: int, size: int, lent: int | None = None) -> None:
@@ -289,7 +290,8 @@ class Pool:
         return self._sizes.pop(start)
 
 
-_untouched: dict[int, int] = {}  # mappings of all pools that were not seen with all of their pages yet: start, size
+# Mappings of all pools that were not seen with all of their pages yet: start, size and the budget that admitted them.
+_untouched: dict[int, tuple[int, _budget.Budget]] = {}
 
 
 def _forget_mapping(start: int, size: int) -> None:
@@ -298,18 +300,23 @@ def _forget_mapping(start: int, size: int) -> None:
     Entries change one by one: other threads, and pools that a garbage collection ends meanwhile, change theirs.
     """
     end = start + size
-    for at, n in list(_untouched.items()):
-        if at < end and start < at + n and _untouched.pop(at, 0):
+    for at, (n, budget) in list(_untouched.items()):
+        if at < end and start < at + n and _untouched.pop(at, None):
             if at < start:
-                _untouched[at] = start - at
+                _untouched[at] = (start - at, budget)
             if at + n > end:
-                _untouched[end] = at + n - end
+                _untouched[end] = (at + n - end, budget)
 
 
 def _untouched_bytes() -> int:
-    """Bytes that are mapped and that the system counts only once they are touched."""
+    """Bytes that the budget in force admitted and that the system counts only once they are touched.
+
+    Other runs of this process may have mapped more than they touch: that is theirs.
+    """
     total = 0
-    for start, size in list(_untouched.items()):
+    for start, (size, budget) in list(_untouched.items()):
+        if budget is not _budget.in_force():
+            continue
         missing = _missing_bytes(start, size)
         total += missing
         if not missing:

@@ -102,7 +102,21 @@ def test_pages_that_are_mapped_count_before_they_are_touched() -> None:
 
 
 def test_what_is_unmapped_is_cut_out_of_earlier_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_memory, "_untouched", {0: 5, 10: 10, 22: 3, 40: 5, 60: 10, 80: 30})
+    budget = _budget.Budget(limit=MIB)
+    sizes = {0: 5, 10: 10, 22: 3, 40: 5, 60: 10, 80: 30}
+    monkeypatch.setattr(_memory, "_untouched", {start: (size, budget) for start, size in sizes.items()})
     _memory._forget_mapping(15, 28)
     _memory._forget_mapping(90, 10)
-    assert _memory._untouched == {0: 5, 10: 5, 43: 2, 60: 10, 80: 10, 100: 10}
+    left = {start: size for start, (size, _) in _memory._untouched.items()}
+    assert left == {0: 5, 10: 5, 43: 2, 60: 10, 80: 10, 100: 10}
+
+
+def test_what_another_run_mapped_and_has_not_touched_is_not_counted() -> None:
+    POOL.trim()
+    other = Pool()
+    with _budget.Budget(limit=96 * MIB).enforced():
+        other.confine(64 * MIB)  # as the arena of a trainer that is still there
+    with _budget.Budget(limit=48 * MIB).enforced():
+        assert POOL.empty((30 * MIB // 4,)).numel() == 30 * MIB // 4
+    POOL.trim()
+    other.trim()
