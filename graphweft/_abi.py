@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "1069772c0a2ccb21"
+HASH = "d08b7f675f289774"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -322,7 +322,6 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_run_rows": (_P, _I64, _P, _P),
     "gw_cross_entropy_f32": (_I64, _I64, _P, _I64, _P, _I64, _P, _F64, _P, _I64, _P, _P),
     "gw_entry_loss_f32": (_I32, _I64, _I64, _P, _I64, _P, _I64, _P, _I64, _F64, _P, _I64, _P, _P),
-    "gw_argmax_rows_f32": (_I64, _I64, _P, _I64, _P),
     "gw_edge_margins_f32": (_Adjacency, _P, _I64, _P),
     "gw_edge_margins_f64": (_Adjacency, _P, _I64, _P),
     "gw_edge_margins_grad_f32": (_Adjacency, _P, _P, _I64, _I32, _P),

@@ -37,6 +37,7 @@ from graphweft.train.finished import history_of, of_state
 from graphweft.train.full_batch import SPLITS, features_of
 from graphweft.train.graph_task import graph_outputs
 from graphweft.train.history import History
+from graphweft.train.link_task import HITS_AT
 from graphweft.train.loop_options import LINK_RULES, LOSSES, METRICS, SCHEDULES
 from graphweft.train.named_metrics import measured, metrics_of
 from graphweft.train.options import EMBEDDING_TASKS, OPTIMIZERS, STOP_ON, USUAL_GRAPHS, check_choice
@@ -245,7 +246,8 @@ class Run:
         if self._description.task in EMBEDDING_TASKS:
             if split == "all" or ds is not None:
                 raise ConfigError("split: expected train, val or test of the run's own edges for the task link")
-            return {self.metric: self.trainer.evaluate(split)}
+            named = self.trainer.scores(split)
+            return {f"hits@{HITS_AT}" if name == "hits" else name: value for name, value in named.items()}
         data = self._own if ds is None else self._alike(ds)
         rows = _rows(data, split)
         if rows.numel() == 0:

@@ -284,6 +284,8 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     spec = TrainSpec(**{**usual_of_graphs(given), **given})
     state = read_last(spec.folder) if spec.resume else None
     if state is None:
+        if spec.resume and spec.out is not None and not {"data", "nodes", "edges"} & given.keys():
+            raise ConfigError(f"resume: expected a run in {spec.out}, found none; a new run is started with --data")
         return spec
     saved = {**state.get("config", {}), **state.get("options", {})}
     texts = {field.name for kind in (TableOptions, LoopOptions) for field in fields(kind)}

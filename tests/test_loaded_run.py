@@ -111,10 +111,16 @@ def test_typed_runs_come_back(tmp_path, shared_data, model) -> None:
 
 
 def test_links_come_back(tmp_path) -> None:
-    spec = on_tables(tmp_path, task="link", mode="mini", label=None, epochs=2)
+    spec = on_tables(tmp_path, task="link", mode="mini", label=None, epochs=2, metrics="hits@20")
     summary = run(spec)
     loaded = gw.load_run(tmp_path / "run")
     assert loaded.evaluate("test") == summary["test_acc_at_best_val"]
+    scores = loaded.scores("val")
+    best = loaded.history.best
+    assert best is not None
+    assert scores["mrr"] == best.val_mrr and scores["hits@10"] == best.val_hits and scores["ap"] == best.val_ap
+    assert scores["hits@20"] == best.metrics["val_hits@20"] and scores["loss"] == best.val_loss
+    assert "loss" not in loaded.scores("test") and loaded.scores("test").keys() < scores.keys()
     table = loaded.predictions().columns()
     assert list(table) == ["user", *[f"e_{i}" for i in range(16)]]
     with pytest.raises(ConfigError, match="got the task link"):

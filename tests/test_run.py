@@ -143,7 +143,10 @@ def test_options_left_out_come_from_the_run(tmp_path: Path) -> None:
     assert (spec.data, spec.scale, spec.hidden, spec.epochs, spec.patience) == ("products", 0.0002, 7, 3, 9)
     assert complete({"out": str(tmp_path), "resume": True, "hidden": 8}).hidden == 8
     assert complete({"out": str(tmp_path)}).hidden == TrainSpec().hidden
-    assert complete({"out": str(tmp_path / "none"), "resume": True}).hidden == TrainSpec().hidden
+    none = {"out": str(tmp_path / "none"), "resume": True}
+    assert complete({**none, "data": "cora"}).hidden == TrainSpec().hidden
+    with pytest.raises(ConfigError, match=r"^resume: expected a run in .*none, found none; .* --data$"):
+        complete(none)  # a mistyped folder: nobody asked for the graph of the README
 
 
 def test_another_run_in_the_folder_is_found_before_data_is_read(tmp_path: Path) -> None:

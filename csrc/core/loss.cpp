@@ -44,16 +44,4 @@ GW_API int gw_entry_loss_f32(int32_t squared, int64_t n, int64_t c, const float*
     counts[3] = whole.actual;
   });
 }
-
-// out[i] = first column of x[i, c] that holds the row's maximum (NaN is largest).
-GW_API int gw_argmax_rows_f32(int64_t n, int64_t c, const float* x, int64_t ld, int64_t* out) {
-  return gw::guarded([&] {
-    gw::require(n >= 0 && c > 0, "gw_argmax_rows_f32: expected at least one column and no negative size");
-    gw::require(c <= INT32_MAX, "gw_argmax_rows_f32: more columns than 32 bits count");
-    const gw::vf::vec pad = gw::padding(int((c - 1) % gw::vf::lanes) + 1);
-    gw::parallel_ranges(n, 1024, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) out[i] = gw::argmax_row(x + i * ld, c, pad);
-    });
-  });
-}
 }

@@ -27,7 +27,6 @@ _rows_apply, _rows_apply_half = _native.declare("gw_rows_apply_f32"), _native.de
 _col_sum = _native.declare("gw_col_sum_f32")
 _dot = _native.declare("gw_dot_f32")
 _dropout = _native.declare("gw_dropout_f32")
-_argmax_rows = _native.declare("gw_argmax_rows_f32")
 _cross_entropy = _native.declare("gw_cross_entropy_f32")
 
 # Columns of both operands from which a product of rounded operands is faster: every number that is read and rounded
@@ -409,24 +408,3 @@ def _torch_cross_entropy(
         grad = torch.autograd.grad(loss, leaf)[0] if want_grad else None
     correct = int((picked.detach().argmax(1) == labels).sum())
     return loss.detach(), correct, grad
-
-
-def argmax_rows(x: torch.Tensor) -> torch.Tensor:
-    """The first column that holds each row's maximum; NaN counts as largest.
-
-    Shape: x (n, c) -> (n,) int64.
-    Raises: ShapeError where there is no column.
-
-    Example:
-        >>> argmax_rows(torch.tensor([[0.0, 2.0, 2.0]]))
-        tensor([1])
-    """
-    x = _rows("argmax_rows", x)
-    n, c = x.shape
-    if c == 0:
-        raise ShapeError("argmax_rows: expected at least one column, got 0")
-    if not _is_native(x, x):
-        return x.argmax(1)
-    best = torch.empty(n, dtype=torch.int64)
-    _argmax_rows(n, c, x.data_ptr(), x.stride(0), best.data_ptr())
-    return best

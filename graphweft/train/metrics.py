@@ -32,6 +32,12 @@ class Evaluation:
     details: dict[str, float | None] = field(default_factory=dict)
     metrics: dict[str, float | None] = field(default_factory=dict)
 
+    def beside(self, split: str) -> dict[str, float]:
+        """What was measured on a split beside its score, by its name there."""
+        every = {**self.details, **self.metrics, "val_loss": self.val_loss}
+        head = f"{split}_"
+        return {name.removeprefix(head): x for name, x in every.items() if name.startswith(head) and x is not None}
+
 
 def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean over the entries whose label is known, shape ()."""

@@ -335,13 +335,18 @@ class Trainer(TrainerFacts):
 
         Raises: ConfigError for another split, DataError for a split without labels.
         """
+        return self.scores(split)[self.metric]
+
+    def scores(self, split: str) -> dict[str, float]:
+        """As :meth:`evaluate`, with all else that is measured there by its name, such as ``mrr`` for links."""
         check_choice("split", split, SPLITS)
         self._refresh()
         with self._within():
-            value = {str(name): score for name, score in self._batch.evaluate().scores.items()}[split]
+            found = self._batch.evaluate()
+        value = {str(name): score for name, score in found.scores.items()}[split]
         if value is None:
             raise DataError(f"{self.ds.name}: expected nodes with a label in the {split} split, got none")
-        return value
+        return {self.metric: value, **found.beside(split)}
 
     @says_what_was_meant(proba="probabilities", probs="probabilities", logits="predictions().outputs")
     def predict(self, probabilities: bool = False) -> Tensor:

@@ -123,13 +123,6 @@ TEST(losses_of_entries_at_the_ends) {
   CHECK(gw_entry_loss_f32(0, 1, 0, x.data(), 1, nullptr, 0, y.data(), 1, 1.0, nullptr, 0, &loss, counts) != 0);
 }
 
-TEST(argmax_takes_the_first_of_equals) {
-  const std::vector<float> x = {1, 3, 3, 0, -1, -1, -1, -1, 0, NAN, 9, NAN};
-  std::vector<int64_t> out(3);
-  CHECK(gw_argmax_rows_f32(3, 4, x.data(), 4, out.data()) == 0);
-  CHECK(out[0] == 1 && out[1] == 0 && out[2] == 1);
-}
-
 TEST(adam_follows_the_paper) {
   for (const int64_t n : {0, 1, 19, 100003}) {
     std::vector<float> p = data::floats(n, 1), m(size_t(n), 0.0f), v(size_t(n), 0.0f);

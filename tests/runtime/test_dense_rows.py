@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from graphweft._errors import ShapeError
-from graphweft.runtime.dense import argmax_rows, col_sum, dot, dropout, rows_apply
+from graphweft.runtime.dense import col_sum, dot, dropout, rows_apply
 from graphweft.runtime.epilogue import Epilogue
 
 SHAPES = [(0, 3), (1, 1), (7, 5), (300, 16), (301, 47), (1000, 33), (70, 130), (5, 0)]
@@ -128,16 +128,3 @@ def test_same_bits_for_any_number_of_threads():
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-
-
-@pytest.mark.parametrize("c", [1, 2, 7, 15, 16, 17, 40, 47, 130])
-def test_argmax_rows_takes_the_first_maximum(c):
-    x = torch.randint(0, 4, (500, c)).float()
-    assert torch.equal(argmax_rows(x), torch.from_numpy(x.numpy().argmax(1)))
-    x[3, c // 2] = float("nan")
-    x[4] = float("-inf")
-    x[5] = float("inf")
-    assert torch.equal(argmax_rows(x), torch.from_numpy(x.numpy().argmax(1)))
-    assert torch.equal(argmax_rows(x.double()), x.double().argmax(1))
-    with pytest.raises(ShapeError, match="at least one column"):
-        argmax_rows(x[:, :0])

@@ -132,7 +132,6 @@ GW_API int gw_cross_entropy_f32(int64_t n, int64_t c, const float* logits, int64
 GW_API int gw_entry_loss_f32(int32_t squared, int64_t n, int64_t c, const float* values, int64_t ld,
                              const int64_t* rows, int64_t num_rows, const float* labels, int64_t ld_labels,
                              double scale, float* grad, int64_t ld_grad, double* loss_sum, int64_t* counts);
-GW_API int gw_argmax_rows_f32(int64_t n, int64_t c, const float* x, int64_t ld, int64_t* out);
 GW_API int gw_edge_margins_f32(const gw_adjacency* adj, const float* scores, int64_t heads, float* out);
 GW_API int gw_edge_margins_f64(const gw_adjacency* adj, const double* scores, int64_t heads, double* out);
 GW_API int gw_edge_margins_grad_f32(const gw_adjacency* adj, const float* scores, const float* dout, int64_t heads,
@@ -348,7 +347,6 @@ GW_API int gw_typed_run_rows(const gw_adjacency* block, const int64_t* run_begin
 
 #define GW_ENTRY_POINTS(X)      \
   X(gw_adam_f32)                \
-  X(gw_argmax_rows_f32)         \
   X(gw_attend_f32)              \
   X(gw_attend_grad_f32)         \
   X(gw_batch_norm_f32)          \

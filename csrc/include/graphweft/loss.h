@@ -398,20 +398,4 @@ inline entry_loss_part entry_loss(const entry_loss_args& args) {
   return whole;
 }
 
-// The first column that holds the row's maximum; NaN counts as larger than any number, as in torch.
-inline int64_t argmax_row(const float* x, int64_t c, vf::vec pad) {
-  const int64_t whole = (c - 1) / vf::lanes * vf::lanes;
-  vf::vec best = vf::load_part(x + whole, int(c - whole)) + pad;
-  int_lanes odd = best != best;
-  for (int64_t j = 0; j < whole; j += vf::lanes) {
-    const vf::vec t = vf::load(x + j);
-    best = larger(t, best);
-    odd |= t != t;
-  }
-  if (equal_bits(odd ? vf::vec{} + 1.0f : vf::vec{}, 1.0f))
-    for (int64_t j = 0; j < c; ++j)
-      if (x[j] != x[j]) return j;
-  return first_equal(x, c, largest_lane(best));
-}
-
 }  // namespace gw
