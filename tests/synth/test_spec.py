@@ -164,6 +164,13 @@ def test_the_command_says_one_line(capsys: pytest.CaptureFixture[str], tmp_path:
         assert out == "" and err.count("\n") == 1 and said in err, err
 
 
+@pytest.mark.parametrize("name", ["a" * 300, "/proc/none"])
+def test_folders_that_cannot_be_made(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"^out: expected a folder that can be made, got .*{name}: [A-Z]"):
+        write_program(ProgramSpec(scale=0.02, hidden=4), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_a_program_does_is_known() -> None:
     check_what("train")
     check_what("predict")
