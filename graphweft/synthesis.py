@@ -79,6 +79,8 @@ def write_program(
     check_target(target)
     check_what(what)
     kit = kit_of(target, what)
+    if not isinstance(ranks, Collection) or isinstance(ranks, str):
+        raise ConfigError(f"ranks: expected a collection of integers, got {ranks!r}")
     if ranks and target != "mpi":
         raise ConfigError(f"ranks cannot be combined with target={target}: parts are for target=mpi")
     if deterministic and target != "cuda":

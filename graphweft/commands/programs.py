@@ -54,7 +54,8 @@ def synth(
         read = replace(read, data=data)
 
     def write() -> list[str]:
-        made: Any = from_module("graphweft.synthesis", "write_program")(read, Path(out), target, what, _counts(ranks))
+        write_program = from_module("graphweft.synthesis", "write_program")
+        made: Any = write_program(read, Path(out), target, what, _counts(ranks), deterministic)
         unit = "an epoch" if what == "train" else "a prediction"
         room = f"{made.arena_bytes:,} bytes of buffers"
         facts = {"calls": made.calls, "arena_bytes": made.arena_bytes, "lines": made.lines}

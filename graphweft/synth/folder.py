@@ -88,7 +88,11 @@ def _headers(folder: Path, files: dict[str, str]) -> dict[str, str]:
 
 def check_folder(out: Path) -> None:
     """``out`` can become a program's folder. Raises: ConfigError."""
-    if out.exists() and not (out.is_dir() and ((out / _MARK).is_file() or not any(out.iterdir()))):
+    try:
+        is_there = out.exists()
+    except OSError as failure:
+        raise ConfigError(f"out: expected a folder that can be made, got {out}: {failure.strerror}") from None
+    if is_there and not (out.is_dir() and ((out / _MARK).is_file() or not any(out.iterdir()))):
         raise ConfigError(f"out: expected a new folder or one of an earlier program, got {out}")
     if out.resolve() == Path.cwd():
         raise ConfigError("out: expected another folder than the working one, which is replaced as a whole, got it")
@@ -104,8 +108,11 @@ def write_folder(out: Path, files: dict[str, str], more: Callable[[Path], None] 
     """
     check_folder(out)
     out = out.resolve()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    except OSError as failure:
+        raise ConfigError(f"out: expected a folder that can be made, got {out}: {failure.strerror}") from None
     try:
         fresh.chmod(0o755)
         for name, text in files.items():

@@ -6,6 +6,7 @@ frozen :class:`ProgramSpec`. Called by the command ``synth``; ``verbs.py`` makes
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 from dataclasses import asdict, dataclass, fields
@@ -182,7 +183,8 @@ def options_of_toml(text: str, name: str, kind: type[ProgramSpec] | type[TrainSp
     for key in values:
         if key not in known:
             line, column, _ = _places(text).get(key, (1, 1, 1))
-            raise ConfigError(f"{name}:{line}:{column}: {key}: {_unknown(key, tuple(known))}")
+            shown = key or '""'
+            raise ConfigError(f"{name}:{line}:{column}: {shown}: {_unknown(key, tuple(known))}")
     for key, value in values.items():
         values[key] = _of_kind(value, known[key], f"{_of_value(name, text, key)}: {key}")
     try:
@@ -201,9 +203,11 @@ def _parsed(text: str, name: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as failure:
         place = _PLACE.search(str(failure))
         what = _PLACE.sub("", str(failure))
+        told = what[:1].lower() + what[1:]
+        told = f"{told}, got something else" if told.startswith("expected ") else f"expected TOML, got {told}"
         lines = text.splitlines() or [""]
         where = place.groups() if place is not None and place[1] else (len(lines), len(lines[-1]) + 1)
-        raise ConfigError(f"{name}:{where[0]}:{where[1]}: expected TOML, got {what[:1].lower()}{what[1:]}") from None
+        raise ConfigError(f"{name}:{where[0]}:{where[1]}: {told}") from None
     for key, value in found.items():
         if isinstance(value, dict):
             at = re.search(rf"^\s*\[*\s*[\"']?{re.escape(key)}", text, re.M)
@@ -246,18 +250,9 @@ def _places(text: str) -> dict[str, tuple[int, int, int]]:
 
 
 def _nearest(key: str, known: tuple[str, ...]) -> str:
-    """The known key that shares most of its letters with ``key``; empty where none does."""
-    wanted = key.lower().replace("-", "_")
-    scored = [(len(_shared(wanted, name)), -abs(len(name) - len(wanted)), name) for name in known]
-    length, _, name = max(scored)
-    return name if 2 * length > max(len(wanted), len(name)) else ""
-
-
-def _shared(a: str, b: str) -> str:
-    """The longest common beginning or end."""
-    front = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    back = next((i for i, (x, y) in enumerate(zip(a[::-1], b[::-1], strict=False)) if x != y), min(len(a), len(b)))
-    return a[:front] if front >= back else a[len(a) - back :]
+    """The known key whose letters are most like those of ``key``; empty where none is."""
+    near = difflib.get_close_matches(key.lower().replace("-", "_"), known, 1)
+    return near[0] if near else ""
 
 
 def _as_toml(value: Any) -> str:
@@ -275,7 +270,7 @@ def _text(path: Path) -> str:
         if not path.is_file():
             raise ConfigError(f"spec: expected a TOML file, got {path}, which is not a file")
         with path.open("rb") as file:
-            return file.read(_MOST_BYTES).decode("utf-8")
+            return file.read(_MOST_BYTES).decode("utf-8-sig")  # editors of Windows begin files with a mark
     except (OSError, UnicodeDecodeError) as failure:
         reason = failure.strerror if isinstance(failure, OSError) else "no UTF-8"
         raise ConfigError(f"spec: expected a readable TOML file, got {path}: {reason}") from None

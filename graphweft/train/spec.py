@@ -71,6 +71,10 @@ OF_SOME_MODELS: dict[str, tuple[str, ...]] = {  # options that other models have
     "alpha": PROPAGATING,
     "train_eps": ("gin",),
 }
+ATTENTION_REDUCES = {
+    "cgat": ("auto", "sum", "mean"),
+    **dict.fromkeys(("gat", "gatv2", "transformer", "hgt"), ("auto", "sum")),
+}
 OF_ENCODERS = ("model", "layers", "dropout", "norm", "reduce", "residual", "activation")  # node2vec has no layers
 NORMALIZE = ("none", "row")
 NORMS = ("none", "batch", "layer")
@@ -215,6 +219,10 @@ class TrainSpec(LoopOptions, TableOptions):
             if getattr(self, name) != usual[name] and self.model not in models:
                 value, known = getattr(self, name), ", ".join(models)
                 raise ConfigError(f"{name}={value} cannot be combined with model {self.model}; it is for {known}")
+        reduces = ATTENTION_REDUCES.get(self.model, REDUCES)
+        if self.reduce not in reduces:
+            known = " or ".join(reduces[1:])
+            raise ConfigError(f"reduce={self.reduce} cannot be combined with model {self.model}; use reduce={known}")
         for name in OF_ENCODERS if self.task == "node2vec" else ():
             if getattr(self, name) != usual[name]:
                 value = getattr(self, name)

@@ -66,15 +66,33 @@ def test_options_have_the_names_and_defaults_of_train() -> None:
         ("layers = 2\n[model]\nname = 'gcn'\n", "t:2:1: model: expected keys without tables"),
         ("layers = \n", "t:1:10: expected TOML, got invalid value"),
         ("layers = 2\nlayers = 3\n", "t:2:11: expected TOML, got"),
-        ("data = 'x", "t:1:10: expected TOML, got"),
+        ("data = 'x", "t:1:10: expected "),
+        ("layers 2\n", "t:1:8: expected '=' after a key in a key/value pair, got something else"),
+        ("hiden = 3\n", "t:1:1: hiden: expected a known key, got an unknown one; did you mean hidden?"),
+        ("optimiser = 'sgd'\n", "t:1:1: optimiser: expected a known key, got an unknown one; did you mean optimizer?"),
+        (
+            "Weight-Deacy = 1\n",
+            "t:1:1: Weight-Deacy: expected a known key, got an unknown one; did you mean weight_decay",
+        ),
+        ("'' = 3\n", 't:1:1: "": expected a known key, got an unknown one; known are data'),
+        ("model = 'gat'\nreduce = 'max'", "t:2:10: reduce=max cannot be combined with model gat; use reduce=sum"),
+        (
+            "reduce = 'mean'\nmodel = 'transformer'",
+            "t:1:10: reduce=mean cannot be combined with model transformer; use",
+        ),
     ],
-    ids=range(15),
+    ids=range(22),
 )
 def test_errors_name_line_and_column(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         spec_of_toml(text, "t")
     assert str(caught.value).startswith(said), str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_may_begin_with_the_mark_of_its_encoding(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_bytes(b'\xef\xbb\xbfmodel = "gin"\r\nlayers = 3\r\n')
+    assert read_spec(tmp_path / "a.toml") == ProgramSpec(model="gin", layers=3)
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
@@ -127,6 +145,7 @@ def test_the_loops_of_the_listing_as_printed_are_refused() -> None:
 
 def test_the_command_says_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("layer = 3\n")
+    (tmp_path / "good.toml").write_text("scale = 0.02\n")
     for arguments, said in (
         (["synth"], "spec: expected a TOML file, got none"),
         (["synth", "--spec", str(tmp_path / "bad.toml")], "bad.toml:1:1: layer: expected"),
@@ -135,10 +154,21 @@ def test_the_command_says_one_line(capsys: pytest.CaptureFixture[str], tmp_path:
             ["synth", "--spec", str(tmp_path / "bad.toml"), "--target", "opencl"],
             "target: expected",
         ),
+        (
+            ["synth", "--spec", str(tmp_path / "good.toml"), "--deterministic", "--out", str(tmp_path / "p")],
+            "deterministic cannot be combined with target=openmp",
+        ),
     ):
         assert cli.main(arguments) == 2
         out, err = capsys.readouterr()
         assert out == "" and err.count("\n") == 1 and said in err, err
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "/proc/none"])
+def test_folders_that_cannot_be_made(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"^out: expected a folder that can be made, got .*{name}: [A-Z]"):
+        write_program(ProgramSpec(scale=0.02, hidden=4), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_program_does_is_known() -> None:
@@ -151,4 +181,6 @@ def test_what_a_program_does_is_known() -> None:
 def test_parts_are_for_several_processes(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="ranks cannot be combined with target=openmp"):
         write_program(ProgramSpec(scale=0.02), tmp_path / "p", ranks=(2,))
+    with pytest.raises(ConfigError, match="ranks: expected a collection of integers, got 2"):
+        write_program(ProgramSpec(scale=0.02), tmp_path / "p", target="mpi", ranks=2)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
