@@ -24,7 +24,7 @@ from torch import Tensor
 
 from graphweft._checks import as_integer
 from graphweft._errors import ConfigError, DataError
-from graphweft._memory import lean_heap
+from graphweft._memory import POOL, lean_heap
 from graphweft.data.dataset import Dataset
 from graphweft.data.graph_files import FilesInput, GraphFiles
 from graphweft.data.load import load
@@ -129,6 +129,8 @@ def prepare_store(
         if not (partial / MANIFEST).is_file():
             told = progress or _quiet
             assigned, made_by = _assignment(source, count, given, method, seed, budget, partial, told)
+            if memory is not None:
+                POOL.trim()  # what the partitioner has freed would lie beside the rows
             work = (budget - held) * 3 // 4  # the rest is for what lies between
             Build(source, assigned, count, shape, partial, work, told).run(made_by)
         finish(partial, folder)

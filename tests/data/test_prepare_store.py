@@ -510,3 +510,24 @@ def test_a_full_disk_is_one_line_and_the_build_goes_on(files: dict[str, Any], tm
             resource.setrlimit(resource.RLIMIT_FSIZE, former)
     store = _prepared(given, tmp_path / "s", parts=4)
     assert store.manifest == _prepared(given, tmp_path / "whole", parts=4).manifest
+
+
+def test_what_a_partitioner_freed_does_not_lie_beside_the_rows(tmp_path: Path) -> None:
+    program = _PEAK + textwrap.dedent(
+        """
+        files = gw.macro.GraphFiles(f"{folder}/edges.npy", f"{folder}/x.npy", f"{folder}/y.npy")
+        given = {"parts": 16, "memory": budget, "dtype": "float16"}
+        peak_of(lambda: gw.macro.prepare_store(files, f"{folder}/s", **given))
+        """
+    )
+    budget, nodes, edges = 17_000_000, 12_000, 144_000
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", rng.random((nodes, 128), np.float32))
+    np.save(tmp_path / "edges.npy", rng.integers(0, nodes, (2, edges)))
+    np.save(tmp_path / "y.npy", rng.integers(0, 5, nodes))
+    command = [sys.executable, "-c", program, str(tmp_path), str(budget)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    method, peak, _ = done.stdout.split()
+    assert method == "multilevel"  # whose graph is in memory before the rows are
+    assert int(peak) <= budget
