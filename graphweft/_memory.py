@@ -66,6 +66,8 @@ class _Lease:
 
     def __del__(self) -> None:
         self._pool._leases.pop(self._address, None)
+        if self._pool._noted is not None:
+            self._pool._noted.append((self._address, 0))
         self._pool._returned.append((self._address, self._size))  # without the lock, which this thread may hold
 
 
@@ -94,7 +96,20 @@ class Pool:
         self._leases: dict[int, int] = {}  # address and size of what is lent
         self._mapped = self._lent = self._peak = self._maps = self._last = 0
         self._confined = False
+        self._noted: list[tuple[int, int]] | None = None
         self._redirection = _Redirection()
+
+    @contextlib.contextmanager
+    def noting(self, found: list[tuple[int, int]]) -> Iterator[None]:
+        """``found`` gets what tensors take in the block: address and size of each region, size 0 once it is free.
+
+        Not within another such block.
+        """
+        self._noted = found
+        try:
+            yield
+        finally:
+            self._noted = None
 
     @contextlib.contextmanager
     def within(self, arena: Pool | None, spills: bool = False) -> Iterator[None]:
@@ -146,6 +161,8 @@ class Pool:
             size = -(-size // step) * step
         address = self._take(size)
         self._leases[address] = size
+        if self._noted is not None:
+            self._noted.append((address, size))
         flat = np.asarray(_Lease(self, address, size, nbytes))
         known = _NUMPY.get(dtype)
         if known is None:  # a dtype that NumPy lacks
@@ -301,7 +318,7 @@ def _forget_mapping(start: int, size: int) -> None:
     """
     end = start + size
     for at, (n, budget) in list(_untouched.items()):
-        if at < end and start < at + n and _untouched.pop(at, None):
+        if at < end and start < at + n and _untouched.pop(at, None) is not None:
             if at < start:
                 _untouched[at] = (start - at, budget)
             if at + n > end:

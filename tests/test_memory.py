@@ -172,3 +172,19 @@ def test_within_a_budget_no_region_is_larger_than_its_tensor() -> None:
     with _budget.Budget(1 << 40).enforced():
         tensor = pool.empty((45 * MIB // 4,), roomy=True)
         assert pool.stats().lent == tensor.nbytes
+
+
+def test_a_pool_notes_what_tensors_take_and_give_back() -> None:
+    pool, found = Pool(), list[tuple[int, int]]()
+    before = pool.empty((1 << 20,), torch.uint8)
+    address = before.data_ptr()
+    with pool.noting(found):
+        first = pool.empty((3 << 20,), torch.uint8)
+        del before
+        small = pool.empty((16,), torch.uint8)  # torch's own
+        begin = first.data_ptr()
+        del first
+    del small
+    last = pool.empty((1 << 20,), torch.uint8)
+    assert found == [(begin, 3 << 20), (address, 0), (begin, 0)]
+    del last

@@ -128,6 +128,8 @@ class Run:
         by_torch: Bytes of torch's own allocator that are held while it runs, as they were measured.
         stays: Regions of the pool that it makes the first time and that stay between others. They do not count.
         is_taped: It is recorded in an arena, and its small tensors stay.
+        noted: Regions that it was seen to take and to give back, as :meth:`Pool.noting` tells them. Those of the
+            gradients stay.
     """
 
     plan: Plan | None = None
@@ -137,6 +139,7 @@ class Run:
     by_torch: float = 0.0
     stays: tuple[float, ...] = ()
     is_taped: bool = False
+    noted: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -223,10 +226,21 @@ def _run_beside(run: Run, pool: _Imagined) -> list[tuple[int, int]]:
     """Runs it beside what it holds; the regions of its gradients."""
     held = [*map(pool.lend, run.beside), pool.lend(run.by_torch, by_torch=True, measured=True)]
     pool.record(run.is_taped)
-    gradients = [] if run.plan is None else _run(run.plan, run.sizes, pool, run.loss)
+    gradients = _again(run.noted, pool) if run.plan is None else _run(run.plan, run.sizes, pool, run.loss)
     pool.record(False)
     _take_back(pool, held)
     return gradients
+
+
+def _again(noted: Sequence[tuple[int, int]], pool: _Imagined) -> list[tuple[int, int]]:
+    """Regions come and go as they were seen to; those that stay."""
+    held: dict[int, tuple[int, int]] = {}
+    for address, size in noted:
+        if size:
+            held[address] = pool.lend(size)
+        elif address in held:  # others were there before
+            pool.take_back(held.pop(address))
+    return [*held.values()]
 
 
 def _take_back(pool: _Imagined, regions: list[tuple[int, int]]) -> None:

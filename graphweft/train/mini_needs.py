@@ -27,7 +27,7 @@ from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE
 from graphweft.train.macro_needs import macro_taken
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.needs import Needs, RunBudget, base_needs, dense_bytes, loss_bytes, rehearse
+from graphweft.train.needs import Needs, RunBudget, base_needs, dense_bytes, loss_bytes, rehearsed
 from graphweft.train.needs_by_running import evaluation_bytes, kept_buffers
 from graphweft.train.settle import Features
 
@@ -107,12 +107,12 @@ def by_epochs(
 
 def _batches_taken(mini: MiniBatch) -> list[Prepared]:
     """Some batches of an epoch, the last one among them."""
-    first = batch_taken(mini)
     staged, count, size = mini.staged_plan(), len(mini.loader), mini.loader.batch_size
-    if staged is None:
-        return [first] * min(count, _DRAWN_BATCHES)
     last = mini.loader.num_items - (count - 1) * size
     counts = [size] * (min(count, _DRAWN_BATCHES) - 1) + [last]
+    if staged is None:
+        return [_rehearsed(mini, draw * size, seeds) for draw, seeds in enumerate(counts)]
+    first = batch_taken(mini)
     more = [mini.sizes_of(staged[0], draw, seeds) for draw, seeds in enumerate(counts[1:], 1)]
     return [first, *(_prepared(staged[0], sizes, mini.ds.num_classes) for sizes in more)]
 
@@ -127,11 +127,15 @@ def batch_taken(mini: MiniBatch) -> Prepared:
     staged = mini.staged_plan()
     if staged is not None:
         return _prepared(*staged, mini.ds.num_classes)
+    return _rehearsed(mini, 0, min(mini.loader.batch_size, mini.loader.num_items))
+
+
+def _rehearsed(mini: MiniBatch, first: int, count: int) -> Prepared:
+    """The batch of ``count`` seeds from ``first`` on, by making and training on it."""
     with torch.random.fork_rng(devices=[]), kept_buffers(mini.model):
-        places = torch.arange(min(mini.loader.batch_size, mini.loader.num_items))
-        ready, made, step = rehearse(lambda: mini.loader.make(places, 0), mini.gradients)
+        found = rehearsed(lambda: mini.loader.make(torch.arange(first, first + count), 0), mini.gradients)
     mini.optimizer.zero_grad(set_to_none=True)
-    return Prepared((ready,), (made - ready,), Run(beside=(step,)))
+    return found
 
 
 def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs, refreshing: int) -> tuple[Needs, Run]:

@@ -27,7 +27,7 @@ from graphweft.ir.residency import TensorType
 from graphweft.passes.work import Sizes
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.plan import Plan
-from graphweft.runtime.rehearsal import Run, taken_bytes
+from graphweft.runtime.rehearsal import Prepared, Run, taken_bytes
 from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.storage.int8_features import Int8Features
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
@@ -375,6 +375,25 @@ def rehearse(make: Callable[[], Any], train: Callable[[Any], object]) -> tuple[i
     return held + small, making + 2 * small, step + small
 
 
+def rehearsed(make: Callable[[], Any], train: Callable[[Any], object]) -> Prepared:
+    """As :func:`rehearse`, region by region: batches and steps leave gaps that others of other sizes do not fit."""
+    made, trained = list[tuple[int, int]](), list[tuple[int, int]]()
+
+    def noted_batch() -> Any:
+        with POOL.noting(made):
+            return make()
+
+    def noted_step(batch: Any) -> None:
+        with POOL.noting(trained):
+            train(batch)
+
+    ready, making, _ = rehearse(noted_batch, noted_step)
+    held = dict(made)  # the last note of an address counts; 0 where it is free again
+    small = max(0, ready - sum(held.values()))
+    regions = (*filter(None, held.values()), small)
+    return Prepared(regions, (making - ready,), Run(beside=(small,), noted=tuple(trained)))
+
+
 def most_bytes(ds: Dataset, model: nn.Module) -> int:
     """More than a run on all nodes takes beside data and parameters, from widths alone.
 
@@ -403,4 +422,5 @@ __all__ = [
     "most_bytes",
     "refusal",
     "rehearse",
+    "rehearsed",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphweft.runtime import rehearsal
-from graphweft.runtime.rehearsal import Prepared, Run, Taken, taken_by_epochs
+from graphweft.runtime.rehearsal import Prepared, Run, Taken, taken_by_epochs, taken_bytes
 
 MB = 1 << 20
 
@@ -71,3 +71,17 @@ def test_the_heap_keeps_free_memory_by_the_largest_block_that_it_gave_out(monkey
     assert most(1 << 16) < MB
     monkeypatch.setattr(rehearsal, "heap_is_lean", lambda: True)
     assert most(3 * MB, 3 * MB) == 6 * MB
+
+
+def test_noted_regions_come_and_go_and_what_stays_is_the_gradients() -> None:
+    """Two regions of 4 MB pass one after the other, 2 MB stay; what others gave back is no part of it."""
+    noted = ((1, 4 * MB), (1, 0), (7, 0), (1, 4 * MB), (2, 2 * MB), (1, 0))
+    assert taken_bytes(Run(noted=noted)) == 6 * MB
+    stays = Prepared((2 * MB,), (), Run(noted=noted))
+    assert taken_by_epochs([stays] * 3, 0, 0).most == 8 * MB
+
+
+def test_gaps_between_noted_regions_are_counted() -> None:
+    """What is free in two pieces of 2 MB does not serve 4 MB."""
+    noted = ((1, 2 * MB), (2, 2 * MB), (3, 2 * MB), (3, 0), (1, 0), (4, 4 * MB))
+    assert sum(size for _, size in noted[:3]) == 6 * MB < taken_bytes(Run(noted=noted))

@@ -23,11 +23,13 @@ from graphweft.runtime import rehearsal
 from graphweft.runtime.constants import owning
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.machine import Machine
+from graphweft.runtime.rehearsal import taken_by_epochs
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train import needs_by_running
 from graphweft.train.full_batch import FullBatch
 from graphweft.train.macro import Macro
 from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.mini_needs import _batches_taken
 from graphweft.train.needs import Needs, data_bytes
 from graphweft.train.needs_by_running import Taken, grown
 from graphweft.train.strategies import full_works, mini_strategy, mini_works, seconds_of, unlimited
@@ -365,3 +367,23 @@ def test_sparse_features_with_dropout_are_counted_by_their_entries() -> None:
         batch.step()
     assert needs.structure >= 8 * ds.x.nnz  # turned for the gradient of the first weight
     assert needs.step == pytest.approx(pool.stats().mapped, rel=0.3) and needs.step < 1.2 * dense
+
+
+def test_gaps_that_batches_leave_are_counted_where_steps_are_run_to_see() -> None:
+    """Against the pool itself: batches differ in size, and one does not fit what the last gave back."""
+    ds = gw.synthetic("arxiv", scale=0.1, seed=971)
+    mini = gw.Trainer(_model("NGCF", ds), ds, mode="mini", fanouts=(10, 10), batch_size=1024)._batch
+    assert isinstance(mini, MiniBatch)
+    mini.prepare()
+    assert mini.staged_plan() is None
+    batches = _batches_taken(mini)
+    assert len({sum(batch.held) for batch in batches}) == len(batches) > 2
+    POOL.trim()
+    before, places = POOL.stats().mapped, torch.arange(mini.loader.num_items)
+    for own in places.split(1024)[: len(batches)]:
+        batch = mini.loader.make(own, 0)
+        mini.optimizer.zero_grad(set_to_none=True)
+        mini.gradients(batch)
+        del batch
+    taken = POOL.stats().mapped - before
+    assert taken_by_epochs(batches, 0, 0).most == pytest.approx(taken, rel=0.15, abs=4 * MB)
