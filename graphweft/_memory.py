@@ -66,8 +66,9 @@ class _Lease:
 
     def __del__(self) -> None:
         self._pool._leases.pop(self._address, None)
-        if self._pool._noted is not None:
-            self._pool._noted.append((self._address, 0))
+        noted = self._pool._noted  # another thread may stop noting meanwhile
+        if noted is not None:
+            noted.append((self._address, 0))
         self._pool._returned.append((self._address, self._size))  # without the lock, which this thread may hold
 
 
@@ -161,8 +162,9 @@ class Pool:
             size = -(-size // step) * step
         address = self._take(size)
         self._leases[address] = size
-        if self._noted is not None:
-            self._noted.append((address, size))
+        noted = self._noted
+        if noted is not None:
+            noted.append((address, size))
         flat = np.asarray(_Lease(self, address, size, nbytes))
         known = _NUMPY.get(dtype)
         if known is None:  # a dtype that NumPy lacks
