@@ -96,6 +96,10 @@ def prepare(options: argparse.Namespace) -> dict[str, Any]:
         told["stored"] = gw.macro.Store(options.folder / method).nbytes
     assert isinstance(ds.x, torch.Tensor)
     ds.x.numpy().tofile(options.folder / "x.bin")
+    if any(way.startswith("exact") for way in options.ways):
+        needs = trainer_of(options, "exact 1/1", {**told, "rest": 1 << 36})[0].needs
+        assert needs is not None
+        told["rest"] = needs.total - needs.kept  # all but the table of rows
     return told
 
 
@@ -113,8 +117,10 @@ def trainer_of(options: argparse.Namespace, way: str, told: dict[str, Any]) -> t
         data = gw.macro.Store(options.folder / ("random" if more == "random" else options.method))
         features = 4 * data.num_nodes * data.num_features
         if kind == "exact":
-            rest = told["size"] - features + 50 * data.num_nodes
-            given = {"mode": "mini", "memory": int(rest + features / int(more.partition("/")[2]) * 1.5)}
+            table = (
+                features / int(more.partition("/")[2]) * 1.5 + 50 * data.num_nodes
+            )  # with books and buffers of reads
+            given = {"mode": "mini", "memory": int(1.05 * told["rest"] + table)}
         else:
             hubs = told["budget"] // HUBS if more == "hubs" else None
             macro = (

@@ -43,6 +43,7 @@ from graphweft.storage.store_format import FEATURE_DTYPES, MANIFEST, Shape
 
 ASSIGNMENTS = ("auto", *METHODS, "range", "hash")
 _LEAST_WORK = 8 << 20  # bytes to read and sort with
+_PROGRAM = 2 << 20  # bytes of code, threads and small objects that the first preparation of a process brings
 _GRAPH_BYTES = (112, 104)  # bytes of a node and an edge while a graph is made of files and partitioned
 _ROW_BYTES = 16  # of a node while rows are read from a file: offset and label
 _LEAST_ROWS = 64 << 20  # bytes to sort rows and to keep the graph between clusters with
@@ -131,7 +132,7 @@ def prepare_store(
             assigned, made_by = _assignment(source, count, given, method, seed, budget, partial, told)
             if memory is not None:
                 POOL.trim()  # what the partitioner has freed would lie beside the rows
-            work = (budget - held) * 3 // 4  # the rest is for what lies between
+            work = (budget - held - _PROGRAM) * 3 // 4  # the rest is for what lies between
             Build(source, assigned, count, shape, partial, work, told).run(made_by)
         finish(partial, folder)
     return Store(folder)

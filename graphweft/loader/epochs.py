@@ -236,8 +236,9 @@ class EpochLoader(abc.ABC, Generic[B]):
             last = self._reach(epoch, first)
             stay = _Stay(self._fastest)
             asked = time.perf_counter()
+            count = 0  # not by enumerate, which holds the batch before while the next one is made
             with _model_threads(stay.way):
-                for count, batch in enumerate(_prepared(prepare, first, last, stay)):
+                for batch in _prepared(prepare, first, last, stay):
                     waited = time.perf_counter() - asked
                     self.stall_seconds += waited
                     first += 1
@@ -248,7 +249,7 @@ class EpochLoader(abc.ABC, Generic[B]):
                     now = time.perf_counter()
                     if count >= _UNCOUNTED:
                         stay.record(now - asked, waited)
-                    asked = now
+                    count, asked = count + 1, now
         if self._turn is turn:
             self.end_epoch()
 

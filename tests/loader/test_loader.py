@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 import zlib
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,22 @@ def test_an_abandoned_iterator_ends_its_threads() -> None:
     del iterator
     gc.collect()
     assert _threads() == []
+
+
+def test_the_batch_before_is_free_while_the_next_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = Loader(dataset(), fanouts=(2,), batch_size=50, prefetch=0)
+    make, made, alive = loader.make, list[weakref.ref[Batch]](), list[int]()
+
+    def watched(*given: Any) -> Batch:
+        alive.append(sum(batch() is not None for batch in made))
+        batch = make(*given)
+        made.append(weakref.ref(batch))
+        return batch
+
+    monkeypatch.setattr(loader, "make", watched)
+    for batch in loader:
+        del batch
+    assert alive == [0] * len(loader) and len(alive) > 2
 
 
 def test_no_more_batches_lie_ready_than_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
