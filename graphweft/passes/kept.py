@@ -10,6 +10,7 @@ process. Called by ``runtime/compile.py``.
 from __future__ import annotations
 
 import base64
+import enum
 import functools
 import hashlib
 import io
@@ -82,7 +83,9 @@ def _beyond() -> str:
 
 def _stored(compiled: Compiled) -> str:
     """The text of a file: a digest, and all values before what refers to them, so that none nests in another."""
-    body = zlib.compress(pickle.dumps(([*_values(compiled)], compiled), pickle.HIGHEST_PROTOCOL), 1)
+    written = io.BytesIO()
+    _Writer(written, pickle.HIGHEST_PROTOCOL).dump(([*_values(compiled)], compiled))
+    body = zlib.compress(written.getvalue(), 1)
     return f"{hashlib.sha256(body).hexdigest()} {base64.b85encode(body).decode()}"
 
 
@@ -107,6 +110,13 @@ def _values(compiled: Compiled) -> Iterator[Value]:
     of_groups = [value for group in compiled.groups for value in (*group.operands(), group.result, *group.chain)]
     inputs = [value for program in programs for value in program.inputs]
     yield from topological([*inputs, *outputs, *of_groups, *compiled.hoisted, *compiled.phase])
+
+
+class _Writer(pickle.Pickler):
+    """Writes members of enumerations by their values: Python 3.11.0 to 3.11.3 asks ``getattr`` for them by name."""
+
+    def reducer_override(self, item: Any) -> Any:
+        return (type(item), (item.value,)) if isinstance(item, enum.Enum) else NotImplemented
 
 
 class _Reader(pickle.Unpickler):
