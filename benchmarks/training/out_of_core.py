@@ -117,9 +117,8 @@ def trainer_of(options: argparse.Namespace, way: str, told: dict[str, Any]) -> t
         data = gw.macro.Store(options.folder / ("random" if more == "random" else options.method))
         features = 4 * data.num_nodes * data.num_features
         if kind == "exact":
-            table = (
-                features / int(more.partition("/")[2]) * 1.5 + 50 * data.num_nodes
-            )  # with books and buffers of reads
+            books = 50 * data.num_nodes
+            table = features / int(more.partition("/")[2]) * 1.5 + books  # and buffers of reads
             given = {"mode": "mini", "memory": int(1.05 * told["rest"] + table)}
         else:
             hubs = told["budget"] // HUBS if more == "hubs" else None

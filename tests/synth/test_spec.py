@@ -66,7 +66,7 @@ def test_options_have_the_names_and_defaults_of_train() -> None:
         ("layers = 2\n[model]\nname = 'gcn'\n", "t:2:1: model: expected keys without tables"),
         ("layers = \n", "t:1:10: expected TOML, got invalid value"),
         ("layers = 2\nlayers = 3\n", "t:2:11: expected TOML, got"),
-        ("data = 'x", "t:1:10: expected "),
+        ("data = 'x", 't:1:10: expected "\'", got something else'),
         ("layers 2\n", "t:1:8: expected '=' after a key in a key/value pair, got something else"),
         ("hiden = 3\n", "t:1:1: hiden: expected a known key, got an unknown one; did you mean hidden?"),
         ("optimiser = 'sgd'\n", "t:1:1: optimiser: expected a known key, got an unknown one; did you mean optimizer?"),
