@@ -49,3 +49,13 @@ def total(x: Tensor) -> Tensor:
     if x.numel() <= _GRAIN:
         return x.sum()
     return total(torch.stack([piece.sum() for piece in torch.split(x.reshape(-1), _GRAIN)]))
+
+
+def mean(x: Tensor) -> Tensor:
+    """The mean of all elements, shape (); NaN where there is none.
+
+    Example:
+        >>> float(mean(torch.ones(3, 100_000)))
+        1.0
+    """
+    return total(x) / x.numel()

@@ -13,15 +13,17 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 
 from graphweft._errors import ConfigError, ShapeError
 from graphweft.graph.graph import Graph
+from graphweft.nn.loss import contrast
+from graphweft.nn.products import product
 
 
 def mean_summary(z: Float[Tensor, "nodes width"]) -> Float[Tensor, "width"]:
     """The sigmoid of the mean row, as published. Shape: (N, C) -> (C,)."""
-    return torch.sigmoid(z.mean(0))
+    nodes = z.shape[0]
+    return torch.sigmoid(product(z.new_ones(1, nodes), z).squeeze(0) / nodes)
 
 
 class DGI(nn.Module):
@@ -64,7 +66,7 @@ class DGI(nn.Module):
         if z.dim() != 2 or z.shape[1] != width or summary.shape != (width,):
             got = f"{tuple(z.shape)} and a summary of shape {tuple(summary.shape)}"
             raise ShapeError(f"DGI: expected rows of width={width} from the encoder, got shape {got}")
-        return z @ (self.weight @ summary)
+        return product(z, product(self.weight, summary.unsqueeze(1))).squeeze(1)
 
     def contrast(
         self, positive: Float[Tensor, "nodes width"], negative: Float[Tensor, "nodes width"]
@@ -72,7 +74,7 @@ class DGI(nn.Module):
         """The loss of rows of the graph and of the mixed one, (N, C) each; shape ()."""
         summary = self.summary(positive)
         real, mixed = self.discriminate(positive, summary), self.discriminate(negative, summary)
-        return functional.softplus(-real).mean() + functional.softplus(mixed).mean()
+        return contrast(real, mixed)
 
     def loss(self, graph: Graph, x: Float[Tensor, "nodes f"], **given: Any) -> Float[Tensor, ""]:
         """:meth:`contrast` with ``x`` and with its rows in an order that torch's generator draws."""

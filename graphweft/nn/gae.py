@@ -11,13 +11,15 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.nn import functional
 
 from graphweft._errors import ConfigError, ShapeError
+from graphweft._pieces import in_pieces, mean
 from graphweft.graph.graph import Graph
+from graphweft.nn.loss import contrast
 from graphweft.sample.negative import NegativeSampler
 
 _MOST_LOGSTD = 10.0
+_exp = in_pieces(torch.exp)
 
 
 def _pairs(who: str, pairs: Tensor) -> Tensor:
@@ -70,7 +72,7 @@ class GAE(nn.Module):
             negative: Pairs without an edge, (2, P').
         """
         there, not_there = self.decode(z, positive), self.decode(z, negative)
-        return functional.softplus(-there).mean() + functional.softplus(not_there).mean()
+        return contrast(there, not_there)
 
     def loss(self, graph: Graph, x: Any, seed: int = 0, **given: Any) -> Float[Tensor, ""]:
         """:meth:`recon_loss` of all edges of ``graph`` against as many pairs without one, which ``seed`` draws."""
@@ -114,7 +116,7 @@ class VGAE(GAE):
 
     def kl_loss(self, mu: Float[Tensor, "nodes width"], logstd: Float[Tensor, "nodes width"]) -> Float[Tensor, ""]:
         """Divergence from the normal distribution, the mean over nodes, shape ()."""
-        return -0.5 * (1 + 2 * logstd - mu.square() - (2 * logstd).exp()).sum(1).mean()
+        return -0.5 * mean((1 + 2 * logstd - mu.square() - _exp(2 * logstd)).sum(1))
 
     def loss(self, graph: Graph, x: Any, seed: int = 0, **given: Any) -> Float[Tensor, ""]:
         """:meth:`recon_loss` as of :class:`GAE`, and the divergence divided by the number of nodes."""
@@ -123,4 +125,4 @@ class VGAE(GAE):
         return found + self.kl_loss(mu, logstd) / graph.num_nodes
 
     def _around(self, mu: Tensor, logstd: Tensor) -> Tensor:
-        return mu + torch.randn_like(logstd) * logstd.exp() if self.training else mu
+        return mu + torch.randn_like(logstd) * _exp(logstd) if self.training else mu

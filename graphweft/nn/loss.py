@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphweft._pieces import in_pieces, mean
 from graphweft.runtime import dense
+
+_softplus = in_pieces(torch.nn.functional.softplus)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -29,6 +32,18 @@ def cross_entropy(logits: Tensor, labels: Tensor, rows: Tensor | None = None) ->
     """
     result: Tensor = _CrossEntropy.apply(logits, labels, rows)[0]  # type: ignore[no-untyped-call]
     return result
+
+
+def contrast(true: Tensor, false: Tensor) -> Tensor:
+    """Cross-entropy of logits that should be high and of logits that should be low, the sum of both means, shape ().
+
+    Its bits do not depend on the number of threads.
+
+    Example:
+        >>> round(float(contrast(torch.zeros(3), torch.zeros(2))), 4)  # twice the logarithm of 2
+        1.3863
+    """
+    return mean(_softplus(-true)) + mean(_softplus(false))
 
 
 class _CrossEntropy(torch.autograd.Function):

@@ -11,13 +11,13 @@ import hashlib
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.nn import functional
 
 from graphweft._errors import ConfigError
 from graphweft._keywords import says_what_was_meant
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
+from graphweft.nn.loss import contrast
 from graphweft.sample.walk import random_walk
 
 
@@ -106,7 +106,7 @@ class Node2Vec(nn.Module):
         Shape: positive and negative (windows, context_size) int64; pairs with -1 do not count.
         """
         together, apart = self._scores(positive), self._scores(negative)
-        return functional.softplus(-together).mean() + functional.softplus(apart).mean()
+        return contrast(together, apart)
 
     def _scores(self, windows: Tensor) -> Tensor:
         """Dot products of the first node of every window with the others, those that are none left out."""

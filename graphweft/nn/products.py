@@ -51,6 +51,23 @@ class _Product(torch.autograd.Function):
         return dx, dw, (g.sum(0) if again else dense.col_sum(g)) if of_bias else None, None
 
 
+def product(x: Tensor, w: Tensor) -> Tensor:
+    """``x @ w`` on the kernels, in torch's graph: value and gradients have the same bits for any number of threads.
+
+    By torch, whose products of many rows by a vector have not, where it transforms the call or for other dtypes.
+
+    Shape: x (n, k), w (k, m) -> (n, m).
+
+    Example:
+        >>> product(torch.ones(2, 3), torch.ones(3, 1)).tolist()
+        [[3.0], [3.0]]
+    """
+    if not (_is_plain(x) and _is_plain(w)) or transforms_are_on() or forward_ad_is_on():
+        return x @ w
+    out: Tensor = _Product.apply(x, w, None, False)  # type: ignore[no-untyped-call]
+    return out
+
+
 def _is_product(x: Any, w: Any) -> bool:
     return _fits(x, w) and x.shape[1] == w.shape[0]
 
@@ -149,4 +166,4 @@ def on_kernels(inputs: tuple[Any, ...]) -> contextlib.AbstractContextManager[Any
     return _Products()
 
 
-__all__ = ["counted", "on_kernels", "paused"]
+__all__ = ["counted", "on_kernels", "paused", "product"]

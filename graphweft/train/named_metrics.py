@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import ConfigError, UserCodeError
+from graphweft._pieces import mean, total
 from graphweft.train import link_metrics
 from graphweft.train.loop_options import LINK_RULES, METRICS, ranks_of
 from graphweft.train.metrics import accuracy, f1
@@ -214,12 +215,12 @@ def _errors(outputs: Tensor, labels: Tensor) -> Tensor:
 
 def _mae(outputs: Tensor, labels: Tensor) -> float | None:
     errors = _errors(outputs, labels)
-    return float(errors.abs().mean()) if errors.numel() else None
+    return float(mean(errors.abs())) if errors.numel() else None
 
 
 def _rmse(outputs: Tensor, labels: Tensor) -> float | None:
     errors = _errors(outputs, labels)
-    return math.sqrt(float((errors * errors).mean())) if errors.numel() else None
+    return math.sqrt(float(mean(errors * errors))) if errors.numel() else None
 
 
 def _r2(outputs: Tensor, labels: Tensor) -> float | None:
@@ -228,10 +229,10 @@ def _r2(outputs: Tensor, labels: Tensor) -> float | None:
     found = []
     for out, wanted in zip(two[0].double().T, two[1].double().T, strict=True):
         known = ~wanted.isnan()
-        around = wanted[known] - wanted[known].mean()
-        spread = float((around * around).sum())
+        around = wanted[known] - mean(wanted[known])
+        spread = float(total(around * around))
         if spread > 0:
-            found.append(1 - float(((out[known] - wanted[known]) ** 2).sum()) / spread)
+            found.append(1 - float(total((out[known] - wanted[known]) ** 2)) / spread)
     return _mean(found)
 
 

@@ -150,3 +150,30 @@ def test_embeddings_learn_what_labels_say(kind: str) -> None:
 def test_wrong_use_is_told(act: Any, message: str) -> None:
     with pytest.raises(gw.errors.GraphWeftError, match=message):
         act()
+
+
+def _of_pairs(rows: Tensor, model: nn.Module) -> Tensor:
+    pairs = torch.arange(2 * len(rows)).remainder(len(rows)).reshape(2, -1).sort(descending=True).values
+    return model.recon_loss(rows, pairs, pairs.roll(1, 1))
+
+
+_LOSSES = {
+    "dgi": (lambda: gw.nn.DGI(nn.Identity(), 16), lambda rows, model: model.contrast(rows, rows.flip(0))),
+    "gae": (lambda: gw.nn.GAE(nn.Identity()), _of_pairs),
+    "vgae": (lambda: gw.nn.VGAE(nn.Identity()), lambda rows, model: model.kl_loss(rows, 0.5 * rows.flip(0))),
+}
+
+
+@pytest.mark.parametrize("nodes", [271, 70_001])
+@pytest.mark.parametrize("kind", sorted(_LOSSES))
+@pytest.mark.usefixtures("threads_restored")
+def test_losses_and_gradients_are_the_same_for_any_number_of_threads(kind: str, nodes: int) -> None:
+    make, loss_of = _LOSSES[kind]
+    model, found = make(), []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        rows = torch.randn(nodes, 16, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        loss = loss_of(rows, model)
+        found.append((loss, *torch.autograd.grad(loss, [rows, *model.parameters()])))
+    for others in found[1:]:
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(found[0], others, strict=True))
