@@ -31,6 +31,21 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 0 if config.args_source is pytest.Config.ArgsSource.ARGS else len(os.sched_getaffinity(0))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each of several workers begins with its share of the long tests: one that begins last keeps the others waiting.
+
+    A worker is first given as many tests as any other, in this order; those who are done take from the end of others.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:
+        long, short = ([x for x in items if bool(x.get_closest_marker("slow")) == slow] for slow in (True, False))
+        items[:] = [x for k in range(workers) for kind in (long, short) for x in _share(kind, k, workers)]
+
+
+def _share(items: list[pytest.Item], number: int, of: int) -> list[pytest.Item]:
+    return items[number * len(items) // of : (number + 1) * len(items) // of]
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The checkout that these tests belong to."""

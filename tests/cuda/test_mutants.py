@@ -22,6 +22,7 @@ def output(root: Path, script: str, *words: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root, timeout=400, check=False)
 
 
+@pytest.mark.slow
 def test_every_mutant_is_found(root: Path) -> None:
     made = output(root, "mutants.py")
     lines = [line.split("\t", 1) for line in made.stdout.splitlines()]
@@ -29,6 +30,7 @@ def test_every_mutant_is_found(root: Path) -> None:
     assert [name for name, verdict in lines if verdict == "NOT FOUND"] == []
 
 
+@pytest.mark.slow
 def test_compiled_kernels_hold_on_the_zoo_and_on_random_graphs(root: Path) -> None:
     made = output(root, "graphs.py", str(GRAPHS))
     assert made.returncode == 0 and " 0 wrong" in made.stdout, made.stdout[-3000:] + made.stderr[-3000:]

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("triton", reason="triton is not installed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["interpreted", "compiled"])
 def test_every_trial_holds(root: Path, mode: str) -> None:
     """One process for all of them: Triton decides at import whether it interprets."""

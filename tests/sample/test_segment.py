@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -50,12 +51,14 @@ def check(
     if disjoint:
         assert owner[: len(seeds)] == list(range(len(seeds)))
 
+    into: dict[tuple[int, int], list[int]] = {}
+    for edge in range(graph.num_edges):
+        into.setdefault((dst[edge], relation[edge]), []).append(edge)
+
     def eligible(row: int, kind: int) -> list[int]:
         tree = owner[row]
         able = []
-        for edge in range(graph.num_edges):
-            if dst[edge] != n_id[row] or relation[edge] != kind:
-                continue
+        for edge in into.get((n_id[row], kind), []):
             bounded = time is None or (
                 time[edge] <= seed_time[tree] and (window is None or time[edge] >= seed_time[tree] - window)
             )
@@ -66,18 +69,19 @@ def check(
                 able.append(edge)
         return able
 
-    reached, union = len(seeds), {}
+    reached, union = len(seeds), dict[tuple[int, int], int]()
     for block, fanout in zip(reversed(sample.blocks), fanouts, strict=True):
         assert block.num_dst == reached
         ids, (s, d) = block.e_id.tolist(), (ends.tolist() for ends in block.edges())
+        of_row: dict[tuple[int, int], list[int]] = {}
         for edge, source, row in zip(ids, s, d, strict=True):
             assert n_id[source] == src[edge] and n_id[row] == dst[edge] and owner[source] == owner[row]
-            union[edge, row] = max(
-                union.get((edge, row), 0), sum(pair == (edge, row) for pair in zip(ids, d, strict=True))
-            )
+            of_row.setdefault((row, relation[edge]), []).append(edge)
+        for pair, times in Counter(zip(ids, d, strict=True)).items():
+            union[pair] = max(union.get(pair, 0), times)
         for row, kind in itertools.product(range(reached), range(relations)):
             able = eligible(row, kind)
-            drawn = [edge for edge, to in zip(ids, d, strict=True) if to == row and relation[edge] == kind]
+            drawn = of_row.get((row, kind), [])
             most = len(able) if fanout[kind] == -1 else fanout[kind]
             assert set(drawn) <= set(able)
             assert len(drawn) == ((most if able else 0) if replace else min(most, len(able)))
