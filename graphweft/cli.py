@@ -34,7 +34,7 @@ from graphweft.commands.flags import value as _value
 from graphweft.commands.help import TRAIN_EXAMPLES, CommandList, GroupedCommand
 from graphweft.data.part_check import is_parts, why_not
 from graphweft.dist.launch import is_rank, launch, speaks
-from graphweft.synth.spec import options_of_file
+from graphweft.synth.spec import options_of_file, placing
 from graphweft.train.durations import clock, duration
 from graphweft.train.loop_options import METRICS
 from graphweft.train.options import LAST, check_mode
@@ -114,10 +114,14 @@ def train(
     Writes last.pt, best.pt, metrics.jsonl, summary.json and curves.png to --out. An existing run in --out is
     moved to the subfolder earlier-1. With --resume it continues, with its own options where none are given.
     """
-    values = _given({**options, "seeds": seeds})
-    if spec is not None:
-        values = {**options_of_file(spec, TrainSpec), **values}
-    return lambda: _train({**values, "progress": not quiet}, as_json, context.obj)
+    flags = _given({**options, "seeds": seeds})
+    values = flags if spec is None else {**options_of_file(spec, TrainSpec), **flags}
+
+    def run() -> Sequence[str]:
+        with placing(spec, flags.keys()):
+            return _train({**values, "progress": not quiet}, as_json, context.obj)
+
+    return run
 
 
 _OF_DATA = ("data", "root", "scale", "seed", "threads")

@@ -20,7 +20,7 @@ from graphweft.synth.folder import check_folder, program_files, write_folder
 from graphweft.synth.kits import kit_of
 from graphweft.synth.parts import owners, write_parts
 from graphweft.synth.plans import plans_of, prediction_plans
-from graphweft.synth.spec import KNOWN, ProgramSpec, check_target, check_what, read_spec
+from graphweft.synth.spec import KNOWN, ProgramSpec, check_target, check_what, placing, read_spec
 from graphweft.synth.steps import Manner, Steps, prediction_steps, steps_of
 from graphweft.synth.verbs import Verbs
 from graphweft.synth.weights import load_weights, save_weights
@@ -85,25 +85,30 @@ def write_program(
         raise ConfigError(f"ranks cannot be combined with target={target}: parts are for target=mpi")
     if deterministic and target != "cuda":
         raise ConfigError(f"deterministic cannot be combined with target={target}: it always is")
-    classes = 0
+    classes, file = 0, None
     if isinstance(spec, Verbs):
         classes = spec.classes
         spec = spec.spec()
     elif not isinstance(spec, ProgramSpec):
-        spec = read_spec(Path(spec))
+        file = Path(spec)
+        spec = read_spec(file)
     folder = Path(out)
     check_folder(folder)
     train = spec.to_train()
-    ds = load_dataset(train)
+    with placing(file):
+        ds = load_dataset(train)
     if classes not in (0, ds.num_classes):
         raise ConfigError(f"initializeLayers: expected {ds.num_classes} classes at the end, got {classes}")
-    model = make_model(train, ds)
-    if not isinstance(model, CompiledModule):
-        raise ConfigError(f"model: expected {KNOWN}, got {type(model).__name__}")
-    is_training = what == "train"
-    steps = (
-        _steps(spec, model, ds, target, deterministic) if is_training else prediction_steps(prediction_plans(model, ds))
-    )
+    with placing(file):
+        model = make_model(train, ds)
+        if not isinstance(model, CompiledModule):
+            raise ConfigError(f"model: expected {KNOWN}, got {type(model).__name__}")
+        is_training = what == "train"
+        steps = (
+            _steps(spec, model, ds, target, deterministic)
+            if is_training
+            else prediction_steps(prediction_plans(model, ds))
+        )
     data = spec.data if Path(spec.data).suffix == ".npz" else ""
     files = program_files(spec, steps, data, kit)
     owned = {count: owners(ds, count) for count in ranks}

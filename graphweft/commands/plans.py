@@ -15,7 +15,7 @@ import typer
 
 from graphweft.commands.flags import Action, flags_of, from_module, given, option, switch, takes
 from graphweft.commands.help import GroupedCommand
-from graphweft.synth.spec import options_of_file
+from graphweft.synth.spec import options_of_file, placing
 from graphweft.train.loop_options import LoopOptions
 from graphweft.train.option_table import options_of
 from graphweft.train.spec import TrainSpec
@@ -46,15 +46,15 @@ def plan(
     train --mode auto follows the same plan. Without --mode all ways are considered. With --ranks 64 --network
     100Gbit/s:5us it predicts how full batches scale, from real parts of the graph.
     """
-    values = given(flags)
-    if spec is not None:
-        values = {**options_of_file(spec, TrainSpec), **values}
+    own = given(flags)
+    values = own if spec is None else {**options_of_file(spec, TrainSpec), **own}
     values = {"mode": "auto", **values}
     ranks = values.pop("ranks", 0) or 1
     wanted = TrainSpec(**values)
 
     def show() -> list[str]:
-        found = from_module("graphweft.planning", "plan_run")(wanted, machine, ranks)
+        with placing(spec, own.keys()):
+            found = from_module("graphweft.planning", "plan_run")(wanted, machine, ranks)
         rows = [] if network is None else from_module("graphweft.scaling", "scaling_run")(wanted, ranks, network, found)
         if as_json:
             facts = from_module("graphweft.scaling", "scaling_facts")(rows) if rows else []

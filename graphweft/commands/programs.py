@@ -15,7 +15,7 @@ import typer
 
 from graphweft._errors import ConfigError
 from graphweft.commands.flags import Action, from_module, one_of, option, switch
-from graphweft.synth.spec import TARGETS, WHAT, check_target, check_what, read_spec
+from graphweft.synth.spec import TARGETS, WHAT, check_target, check_what, placing, read_spec
 
 
 def add_to(app: typer.Typer) -> None:
@@ -55,7 +55,8 @@ def synth(
 
     def write() -> list[str]:
         write_program = from_module("graphweft.synthesis", "write_program")
-        made: Any = write_program(read, Path(out), target, what, _counts(ranks), deterministic)
+        with placing(spec, {"data"} if data is not None else set()):
+            made: Any = write_program(read, Path(out), target, what, _counts(ranks), deterministic)
         unit = "an epoch" if what == "train" else "a prediction"
         room = f"{made.arena_bytes:,} bytes of buffers"
         facts = {"calls": made.calls, "arena_bytes": made.arena_bytes, "lines": made.lines}

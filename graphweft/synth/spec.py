@@ -6,14 +6,16 @@ frozen :class:`ProgramSpec`. Called by the command ``synth``; ``verbs.py`` makes
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import tomllib
+from collections.abc import Iterator, Set
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from graphweft._errors import ConfigError
+from graphweft._errors import ConfigError, DataError
 from graphweft.train.options import check_choice
 from graphweft.train.spec import TrainSpec
 
@@ -22,6 +24,8 @@ KNOWN = f"{', '.join(MODELS[:-1])} or {MODELS[-1]}"
 LATER_MODELS = ("cgat", "ngcf", "rgcn", "hgt")
 TARGETS = ("openmp", "mpi", "cuda")
 WHAT = ("train", "predict")
+# The time to choose orders of products grows faster than the square of the layers; kernels are compiled for the heads.
+_MOST = {"layers": 64, "hops": 64, "hidden": 65536, "heads": 1024, "out_heads": 1024}
 _KEY = re.compile(r"""^\s*(?:"([^"\n]*)"|'([^'\n]*)'|([A-Za-z0-9_-]+))\s*=\s*(.*)$""")
 _PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 _MOST_BYTES = 1 << 20
@@ -114,6 +118,9 @@ class ProgramSpec:
             if not isinstance(value := getattr(self, name), bool):
                 raise ConfigError(f"{name}: expected true or false, got {value!r}")
         self.to_train()
+        for name, most in _MOST.items():
+            if getattr(self, name) > most:
+                raise ConfigError(f"{name}: expected at most {most} in a program, got {getattr(self, name)}")
 
     def __repr__(self) -> str:
         """What is not as usual."""
@@ -174,6 +181,28 @@ def spec_of_toml(text: str, name: str = "spec") -> ProgramSpec:
 def options_of_file(path: str | Path, kind: type[ProgramSpec] | type[TrainSpec]) -> dict[str, Any]:
     """The options of a TOML file, checked by ``kind``. Raises: ConfigError with line and column."""
     return options_of_toml(_text(Path(path)), str(path), kind)
+
+
+@contextlib.contextmanager
+def placing(path: str | Path | None, overridden: Set[str] = frozenset()) -> Iterator[None]:
+    """Errors in here about a value of the TOML file ``path`` begin with its line and column.
+
+    What is wrong with the dataset is told of the key ``data``; keys that are ``overridden`` have their values from
+    elsewhere.
+    """
+    try:
+        yield
+    except (ConfigError, DataError) as failure:
+        text = str(failure)
+        named = re.match(r"(\w+)(?=[:=])", text)
+        key = named[1] if named is not None else ""
+        places = {} if path is None else _places(_text(Path(path)))
+        if isinstance(failure, DataError) and key not in places:
+            key = "data"
+        if key in places and key not in overridden:
+            line, _, column = places[key]
+            failure.args = (f"{path}:{line}:{column}: {text}", *failure.args[1:])
+        raise
 
 
 def options_of_toml(text: str, name: str, kind: type[ProgramSpec] | type[TrainSpec]) -> dict[str, Any]:
@@ -284,6 +313,7 @@ __all__ = [
     "check_target",
     "check_what",
     "options_of_file",
+    "placing",
     "read_spec",
     "spec_of_toml",
 ]

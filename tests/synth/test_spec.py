@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from graphweft import cli
-from graphweft._errors import ConfigError
+from graphweft._errors import ConfigError, DataError
 from graphweft.synth.spec import ProgramSpec, check_target, check_what, read_spec, spec_of_toml
 from graphweft.synth.verbs import Verbs
 from graphweft.synthesis import write_program
@@ -184,3 +184,40 @@ def test_parts_are_for_several_processes(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="ranks: expected a collection of integers, got 2"):
         write_program(ProgramSpec(scale=0.02), tmp_path / "p", target="mpi", ranks=2)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("layers", 1000), ("hops", 65), ("hidden", 1_000_000), ("heads", 2048), ("out_heads", 2048)]
+)
+def test_sizes_that_no_program_has(name: str, value: int) -> None:
+    model = {"hops": "appnp", "layers": "gcn", "hidden": "gat"}.get(name, "gat")
+    hidden = "hidden = 4096\n" if name == "heads" else ""
+    with pytest.raises(
+        ConfigError, match=rf"^a\.toml:{3 if hidden else 2}:\d+: {name}: expected at most \d+ in a prog"
+    ):
+        spec_of_toml(f'model = "{model}"\n{hidden}{name} = {value}', "a.toml")
+
+
+@pytest.mark.parametrize("command", ["synth", "train", "plan"])
+def test_errors_about_data_name_its_place_in_the_spec(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    spec, data = tmp_path / "a.toml", tmp_path / "none.npz"
+    spec.write_text(f'model = "gcn"\ndata = "{data}"\n', encoding="utf-8")
+    out = [] if command == "plan" else ["--out", str(tmp_path / "out")]
+    assert cli.main([command, "--spec", str(spec), *out]) == 2
+    said = capsys.readouterr().err
+    assert f"{spec}:2:8: " in said and said.count(f"{spec}:2:8") == 1 and str(data) in said
+    other = tmp_path / "other.npz"
+    assert cli.main([command, "--spec", str(spec), "--data", str(other), *out]) == 2
+    said = capsys.readouterr().err
+    assert str(other) in said and str(spec) not in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_dataset_is_told_of_its_place(tmp_path: Path) -> None:
+    spec, data = tmp_path / "a.toml", tmp_path / "bad.npz"
+    data.write_bytes(b"no archive")
+    spec.write_text(f'data = "{data}"\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"a\.toml:1:8: .*bad\.npz"):
+        write_program(spec, tmp_path / "out")
