@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "d08b7f675f289774"
+HASH = "6223df902288b1ed"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -73,6 +73,32 @@ class TrackedNorm(ctypes.Structure):
         ("variance", _P),
         ("count", _P),
         ("momentum", _F64),
+    )
+
+
+class FlatRows(ctypes.Structure):
+    """``gw_flat_rows`` of flat_rows.h."""
+
+    _fields_ = (
+        ("nodes", _I64),
+        ("place", _P),
+        ("table", _P),
+        ("table_rows", _I64),
+        ("ld", _I64),
+        ("runs", _I64),
+        ("end", _P),
+        ("first", _P),
+        ("width", _P),
+    )
+
+
+class FlatCuts(ctypes.Structure):
+    """``gw_flat_cuts`` of flat_rows.h."""
+
+    _fields_ = (
+        ("count", _I64),
+        ("row", _P),
+        ("at", _P),
     )
 
 
@@ -245,6 +271,8 @@ _Adjacency = ctypes.POINTER(Adjacency)
 _Attention = ctypes.POINTER(Attention)
 _AttentionGrad = ctypes.POINTER(AttentionGrad)
 _TrackedNorm = ctypes.POINTER(TrackedNorm)
+_FlatRows = ctypes.POINTER(FlatRows)
+_FlatCuts = ctypes.POINTER(FlatCuts)
 _Epilogue = ctypes.POINTER(Epilogue)
 _Term = ctypes.POINTER(Term)
 _Left = ctypes.POINTER(Left)
@@ -297,6 +325,10 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_csr_normalize_rows": (_Adjacency, _I32, _P, _P),
     "gw_dense_normalize_rows": (_I32, _I64, _I64, _I64, _P, _P),
     "gw_fingerprint": (_P, _I64, _P),
+    "gw_flat_count": (_FlatRows, _I64, _P, _P),
+    "gw_flat_cuts_of": (_P, _I64, _I64, _I64, _P, _P, _P),
+    "gw_flat_matmul_f32": (_FlatRows, _FlatCuts, _I64, _I64, _P, _I64, _I64, _P, _I64),
+    "gw_flat_contract_f32": (_FlatRows, _FlatCuts, _I64, _P, _I64, _I64, _P, _P, _P, _I32),
     "gw_gemm_nn_f32": (_I64, _I64, _I64, _P, _I64, _P, _I64, _I32, _Epilogue, _P, _I64, _P, _I64),
     "gw_gemm_terms_f32": (_I64, _I64, _Term, _I64, _Epilogue, _P, _I64),
     "gw_gemm_tn_f32": (_I64, _I64, _I64, _P, _I64, _P, _I64, _P, _P, _I64, _P, _P, _I64),

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from graphweft._abi import HASH, SIGNATURES, Adjacency, Epilogue, Left, Term
+from graphweft._abi import HASH, SIGNATURES, Adjacency, Epilogue, FlatCuts, FlatRows, Left, Term
 from graphweft._errors import FallbackWarning, GraphWeftError, IndexRangeError, NativeError, ShapeError
 
 LEVELS = ("portable", "avx2", "avx512")
@@ -155,6 +155,8 @@ __all__ = [
     "LEVELS",
     "Adjacency",
     "Epilogue",
+    "FlatCuts",
+    "FlatRows",
     "GraphWeftError",
     "Left",
     "Term",

@@ -21,6 +21,7 @@ from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.row_cache import RowCache
 from graphweft.storage.store import Store
 from graphweft.storage.stored_structure import StoredNodes, structure_bytes
+from graphweft.storage.typed_rows import TableSource, TypedRows
 
 AHEAD = 6  # one in so many bytes beside the structure is for batches that are drawn ahead
 
@@ -71,6 +72,12 @@ class DiskTables:
         """Rows of some nodes: that of node i is ``table[place[i]]``, where it is on disk."""
         own = table[place[self.nodes_read(ids)].long()]
         return own if self.flat is None else self.flat.rows(ids, own)
+
+    def rows_in(self, ids: Tensor, table: Tensor, place: Tensor) -> Tensor | SparseFeatures:
+        """As :meth:`rows`; those of types of their own are read where they lie, as long as they lie there."""
+        if self.flat is None or self.mapped:
+            return self.rows(ids, table, place)
+        return TypedRows.of(self.flat, ids, TableSource(table, place))
 
 
 class _Owner(Protocol):

@@ -343,7 +343,7 @@ class CompiledModule(KeepsArguments, nn.Module):
 
     def _check_dtype(self, x: Features) -> None:
         """Features have the dtype of the parameters, or are stored in bfloat16. Raises: DtypeError."""
-        wanted, found = self._dtype(), x.values.dtype if isinstance(x, SparseFeatures) else x.dtype
+        wanted, found = self._dtype(), x.dtype
         if wanted is not None and found != wanted and not (wanted == torch.float32 and self._may_be_stored(x)):
             who, remedy = type(self).__name__, {torch.float64: "double"}.get(wanted, "float")
             raise DtypeError(f"{who}: expected x of {wanted} as the parameters, got {found}; use x.{remedy}()")

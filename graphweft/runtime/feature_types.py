@@ -26,7 +26,7 @@ _COMPILED = {torch.float32, torch.float64}
 
 def meant_dtype(x: Features) -> torch.dtype:
     """The dtype that a program computes with: that of the numbers, float32 for those that are stored in bfloat16."""
-    dtype: torch.dtype = x.values.dtype if isinstance(x, SparseFeatures) else x.dtype
+    dtype = x.dtype
     return torch.float32 if dtype == torch.bfloat16 else dtype
 
 
@@ -80,7 +80,7 @@ def is_compilable(x: Features | None, others: Iterable[Tensor]) -> bool:
     """
     if is_half(x):
         return all(t.dtype == torch.float32 for t in others if t.dtype.is_floating_point)
-    kinds = others if x is None else [x.values if isinstance(x, SparseFeatures) else x]
+    kinds = others if x is None else [x]
     return {t.dtype for t in kinds if t.dtype.is_floating_point} <= _COMPILED
 
 

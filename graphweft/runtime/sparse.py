@@ -42,6 +42,7 @@ _WEIGHT_DTYPE = {torch.float32: torch.float32, torch.float64: torch.float64, tor
 _MEAN = {"sum": 0, "mean": 1}
 
 PANEL_ROW = 192  # bytes of a row that one pass over the edges reads, at most, when x is copied panel by panel
+_PANEL_COLUMNS = 32  # of float32, that sums are cut by where rows are copied
 _PANEL_ABOVE = 4 << 20  # bytes of x: what is smaller stays in cache as it is
 _PANEL_REUSE = 6  # edges per row of x: what is read less often is not worth a copy
 _ROUNDED_ABOVE = 1 << 20  # bytes of x: what is smaller stays in a core's own cache
@@ -164,6 +165,11 @@ def wants_panel(num_cols: int, num_edges: int, row_bytes: int) -> bool:
     """Whether a product reads rows that are wide, many, and read often enough to copy part of each before."""
     is_large = row_bytes > PANEL_ROW and num_cols * row_bytes > _PANEL_ABOVE
     return is_large and num_edges >= _PANEL_REUSE * num_cols
+
+
+def summed_width(num_cols: int, num_edges: int, width: int) -> int:
+    """Columns of a float32 product that are summed in one pass over the edges, from which its cuts of rows follow."""
+    return min(_PANEL_COLUMNS, width) if wants_panel(num_cols, num_edges, 4 * width) else width
 
 
 def rounds_rows(num_cols: int, num_edges: int, row_bytes: int) -> bool:

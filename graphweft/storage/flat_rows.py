@@ -33,6 +33,8 @@ class FlatRows:
     Attributes:
         width: Columns of all types.
         stored_width: Columns of the widest type.
+        widths: int64 columns of each type's features, 0 without.
+        starts: int64 first column of each type.
 
     Example:
         >>> rows = FlatRows((0, 2, 4), (0, 3))
@@ -43,7 +45,7 @@ class FlatRows:
 
     def __init__(self, node_offsets: tuple[int, ...], widths: tuple[int, ...]) -> None:
         own = [w or b - a for w, a, b in zip(widths, node_offsets[:-1], node_offsets[1:], strict=True)]
-        self._starts = torch.tensor([0, *accumulate(own)])
+        self.starts, self.widths = torch.tensor([0, *accumulate(own)]), torch.tensor(widths, dtype=torch.int64)
         self._ends, self._firsts = torch.tensor(node_offsets[1:]), torch.tensor(node_offsets[:-1])
         self._is_stored = torch.tensor([width > 0 for width in widths])
         self.width, self.stored_width = sum(own), max(widths, default=0)
@@ -51,17 +53,22 @@ class FlatRows:
 
     def is_stored(self, ids: Tensor) -> Tensor:
         """Whether each node has features of its own."""
-        return self._is_stored[self._types(ids)]
+        return self._is_stored[self.types(ids)]
 
-    def _types(self, ids: Tensor) -> Tensor:
+    def types(self, ids: Tensor) -> Tensor:
+        """int64 type of each node."""
         return torch.searchsorted(self._ends, ids, right=True)
+
+    def columns(self, ids: Tensor, types: Tensor) -> Tensor:
+        """The column of each node of a type without features, among those of all."""
+        return self.starts[types] + ids - self._firsts[types]
 
     def rows(self, ids: Tensor, own: Tensor) -> SparseFeatures:
         """(n, :attr:`width`) rows of nodes; ``own``: the features of those that have some, in their order.
 
         A row of ``own`` that has fewer columns than the widest ends in zeros.
         """
-        types = self._types(ids)
+        types = self.types(ids)
         stored = self._is_stored[types].numpy()
         counts = np.ones(len(stored), np.int64)
         pieces = range(0, len(own), self._step)
@@ -71,10 +78,10 @@ class FlatRows:
         columns = np.empty(indptr[-1], np.int32 if self.width < 2**31 else np.int64)
         values = np.empty(len(columns), np.float32)
         alone = indptr[:-1][~stored]
-        columns[alone] = (self._starts[types] + ids - self._firsts[types]).numpy()[~stored]
+        columns[alone] = self.columns(ids, types).numpy()[~stored]
         values[alone] = 1.0
         # pieces of dense rows, as the place of a value takes several times what it does
-        starts, shifts = indptr[:-1][stored], self._starts[types].numpy()[stored]
+        starts, shifts = indptr[:-1][stored], self.starts[types].numpy()[stored]
         for first in pieces:
             self._put(own[first : first + self._step], starts[first:], shifts[first:], columns, values)
         found = (torch.from_numpy(indptr), torch.from_numpy(columns), torch.from_numpy(values))

@@ -53,8 +53,10 @@ class DiskNodeBatches(NodeBatches):
 
     def with_rows(self, made: Any, table: Tensor, place: Tensor) -> Any:
         """A batch with its rows; the model of a compiled one reads them in the table."""
-        staged = isinstance(made, PreparedBatch)
-        return made.plan.over(made, table, place) if staged else super().with_rows(made, table, place)
+        if isinstance(made, PreparedBatch):
+            return made.plan.over(made, table, place)
+        made.x = self._tables().rows_in(made.n_id, table, place)
+        return made
 
     def with_own_rows(self, made: Any) -> Any:
         """A batch with rows that are read for it alone."""

@@ -8,6 +8,7 @@
 #include "graphweft/adjacency.h"
 #include "graphweft/attention.h"
 #include "graphweft/batch_norm.h"
+#include "graphweft/flat_rows.h"
 #include "graphweft/nest.h"
 #include "graphweft/optim.h"
 #include "graphweft/replay.h"
@@ -77,6 +78,13 @@ GW_API int gw_csr_normalize_rows(const gw_adjacency* a, int32_t wide_values, con
 GW_API int gw_dense_normalize_rows(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,
                                    void* out);
 GW_API int gw_fingerprint(const void* memory, int64_t bytes, uint64_t* out);
+GW_API int gw_flat_count(const gw_flat_rows* x, int64_t columns, int64_t* by_row, int64_t* by_column);
+GW_API int gw_flat_cuts_of(const int64_t* indptr, int64_t rows, int64_t width, int64_t capacity, int64_t* row,
+                           int64_t* at, int64_t* count);
+GW_API int gw_flat_matmul_f32(const gw_flat_rows* x, const gw_flat_cuts* cuts, int64_t first, int64_t columns,
+                              const float* w, int64_t ldw, int64_t width, float* y, int64_t ldy);
+GW_API int gw_flat_contract_f32(const gw_flat_rows* x, const gw_flat_cuts* cuts, int64_t columns, const float* g,
+                                int64_t ldg, int64_t width, float* sums, int64_t* seen, float* ended, int32_t last);
 GW_API int gw_gemm_nn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* w, int64_t ldw,
                           int32_t w_transposed, const gw_epilogue_f32* epilogue, float* y, int64_t ldy,
                           const int64_t* rows, int64_t table_rows);
@@ -399,6 +407,10 @@ GW_API int gw_typed_run_rows(const gw_adjacency* block, const int64_t* run_begin
   X(gw_elu_grad_f32)            \
   X(gw_entry_loss_f32)          \
   X(gw_fingerprint)             \
+  X(gw_flat_contract_f32)       \
+  X(gw_flat_count)              \
+  X(gw_flat_cuts_of)            \
+  X(gw_flat_matmul_f32)         \
   X(gw_gather_int8_rows)        \
   X(gw_gather_rows)             \
   X(gw_gemm_nn_f32)             \

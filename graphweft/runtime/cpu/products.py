@@ -13,7 +13,7 @@ import torch
 
 from graphweft._memory import empty
 from graphweft.graph.graph import Graph
-from graphweft.runtime import dense, sparse
+from graphweft.runtime import dense, sparse, typed_products
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.feature_types import in_half
 from graphweft.runtime.features import SparseOperand
@@ -116,10 +116,14 @@ def sparse_matmul(call: KernelCall) -> Launch:
     by_column, transposed = call.get("by_column"), call.get("transposed")
 
     def run(slots: Slots) -> None:
+        right, stages = slots[b].t().contiguous() if transposed else slots[b], epilogue(slots)
+        if stages is None and typed_products.multiplies(slots[a], right):
+            product = typed_products.contract if by_column else typed_products.matmul
+            slots[out] = product(slots[a], right)
+            return
         operand = SparseOperand.of(slots[a])
         adjacency, values = operand.by_column() if by_column else operand.by_row()
-        right = slots[b].t().contiguous() if transposed else slots[b]
-        slots[out] = sparse.spmm(adjacency, right, weight=values, epilogue=epilogue(slots))
+        slots[out] = sparse.spmm(adjacency, right, weight=values, epilogue=stages)
 
     return run
 
