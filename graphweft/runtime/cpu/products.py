@@ -117,9 +117,10 @@ def sparse_matmul(call: KernelCall) -> Launch:
 
     def run(slots: Slots) -> None:
         right, stages = slots[b].t().contiguous() if transposed else slots[b], epilogue(slots)
-        if stages is None and typed_products.multiplies(slots[a], right):
-            product = typed_products.contract if by_column else typed_products.matmul
-            slots[out] = product(slots[a], right)
+        # Column sums are added up in another order beside the compressed product.
+        if (stages is None or stages.col_sum is None) and typed_products.multiplies(slots[a], right):
+            product = (typed_products.contract if by_column else typed_products.matmul)(slots[a], right)
+            slots[out] = product if stages is None else dense.rows_apply(product, stages, out=product)
             return
         operand = SparseOperand.of(slots[a])
         adjacency, values = operand.by_column() if by_column else operand.by_row()
