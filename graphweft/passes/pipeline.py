@@ -37,7 +37,7 @@ from graphweft.passes.join import join_products
 from graphweft.passes.message import fuse_messages
 from graphweft.passes.narrow import slice_products
 from graphweft.passes.opened import lay_out_weights, open_extrema, open_softmax
-from graphweft.passes.placement import Order, place, sites
+from graphweft.passes.placement import Order, alike, place, sites
 from graphweft.passes.reorder import reorder_broadcasts, split_joined
 from graphweft.passes.slopes import sum_slopes
 from graphweft.passes.stage_fuse import fold_gathers, fuse_first_layer, fuse_structure
@@ -49,6 +49,7 @@ _WORTH_A_LOOK = 2.0  # times the cost of reading inputs that keeping what depend
 _LOOK = 2e-5  # seconds that a comparison takes whatever its size
 WORTH_A_KERNEL = 4 << 20  # bytes of a matrix from which an elementwise kernel is generated for it
 MARGIN = 0.05  # gain that measured times must promise before they overrule the built-in coefficients
+_ONE_BY_ONE = 12  # sites whose orders are tried one at a time
 _NARROW, _FEW_EDGES = 32, 8  # columns of rows that are read where they lie; edges per row
 PASSES = (
     "cleanup",
@@ -345,14 +346,17 @@ def _choose(candidates: list[Program], request: Request) -> tuple[int, dict[str,
 def _search(
     program: Program, orders: dict[str, Order], request: Request, margin: float
 ) -> tuple[dict[str, Order], Compiled]:
-    """From ``orders``, one site after the other is turned around while that gains more than ``margin``."""
+    """From ``orders``, one site after the other is turned around while that gains more than ``margin``.
+
+    Every trial takes time that grows with the layers: of many sites those that are alike are turned around together.
+    """
     best = finish(program, orders, request)
     improved = bool(orders) and request.on("placement", 2)
+    turns = [[name] for name in orders] if len(orders) <= _ONE_BY_ONE else alike(program)
     while improved:
         improved = False
-        for name in list(orders):
-            other = Order.TRANSFORM if orders[name] is Order.AGGREGATE else Order.AGGREGATE
-            changed = {**orders, name: other}
+        for names in turns:
+            changed = {**orders, **{name: orders[name].other for name in names}}
             candidate = finish(program, changed, request)
             if candidate.seconds < best.seconds * (1 - margin):
                 orders, best, improved = changed, candidate, True

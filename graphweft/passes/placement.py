@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from typing import Any
 
 from graphweft.ir.ops import Op
 from graphweft.ir.pattern import substitute
@@ -22,6 +23,11 @@ class Order(enum.Enum):
 
     AGGREGATE = "aggregate first"
     TRANSFORM = "transform first"
+
+    @property
+    def other(self) -> Order:
+        """The one that this is not."""
+        return Order.TRANSFORM if self is Order.AGGREGATE else Order.AGGREGATE
 
 
 # Linear over rows: these commute with a product from the right.
@@ -41,6 +47,20 @@ def sites(program: Program) -> dict[str, Order]:
         elif not value.inputs[0].tensor.sparse and _is_free(program, users, value):
             found[name] = Order.TRANSFORM
     return found
+
+
+def alike(program: Program) -> list[list[str]]:
+    """The sites, those together that have weights of one size and one order now, and read an input or none."""
+    orders, found = sites(program), dict[tuple[Any, ...], list[str]]()
+    for value in program.values:
+        if not _is_transform(value) or value.inputs[1]["name"] not in orders:
+            continue
+        name = value.inputs[1]["name"]
+        leaf = _linear_leaf(value.inputs[0]) or value.inputs[0]
+        names = found.setdefault((value.inputs[1].type, orders[name], leaf.op is Op.INPUT), [])
+        if name not in names:
+            names.append(name)
+    return list(found.values())
 
 
 def _is_free(program: Program, users: dict[Value, list[Value]], product: Value) -> bool:

@@ -13,6 +13,7 @@ from graphweft.cost import CostModel
 from graphweft.graph.graph import Graph
 from graphweft.ir.ops import Op
 from graphweft.nn import GCN, GIN, SAGE
+from graphweft.passes import pipeline
 from graphweft.passes.pipeline import PASSES, Compiled
 from graphweft.passes.placement import Order
 from graphweft.runtime.compile import Standing
@@ -91,6 +92,25 @@ def test_narrow_output_is_transformed_first_and_wide_output_aggregated_first() -
     narrow = _compiled(GCN(64, 64, 3), graph, x).orders["layers.1.weight"]
     wide = _compiled(GCN(64, 16, 200), graph, x).orders["layers.1.weight"]
     assert (narrow, wide) == (Order.TRANSFORM, Order.AGGREGATE)
+
+
+@pytest.mark.parametrize(("model", "trials"), [(GCN, 20), (SAGE, 20)])
+def test_layers_that_are_alike_are_turned_around_together(
+    model: type, trials: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, x, seen = _graph(), torch.ones(300, 64), list[object]()
+    finish = pipeline.finish
+    monkeypatch.setattr(pipeline, "finish", lambda *given: seen.append(given) or finish(*given))
+
+    def chosen(one_by_one: int) -> tuple[dict[str, Order], int]:
+        monkeypatch.setattr(pipeline, "_ONE_BY_ONE", one_by_one)
+        torch.manual_seed(0)
+        seen.clear()
+        return dict(_compiled(model(64, 16, 40, num_layers=14), graph, x).orders), len(seen)
+
+    (orders, few), (alone, many) = chosen(12), chosen(14)
+    assert orders == alone and len(orders) == 14
+    assert few <= trials < 2 * 14 <= many
 
 
 def test_few_rows_restrict_the_last_aggregation() -> None:
