@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from graphweft._checks import checksum
@@ -42,15 +43,22 @@ _LOOK, _LOOKS = 5e-4, 2000  # seconds between two looks whether a batch is gone,
 
 @dataclass
 class ReadTimes:
-    """Seconds since the loader was made.
+    """What reading groups took since the loader was made.
 
     Attributes:
-        read_seconds: In which a group was read, beside training or not.
-        wait_seconds: In which nothing was done but to wait for one.
+        read_seconds: Seconds in which a group was read, beside training or not.
+        wait_seconds: Seconds in which nothing was done but to wait for one.
+        edges: :attr:`Group.edges` of all groups that were read; None before the first.
     """
 
     read_seconds: float = 0.0
     wait_seconds: float = 0.0
+    edges: NDArray[np.int64] | None = None
+
+    def add(self, edges: NDArray[np.int64] | None) -> None:
+        """The edges of one more group."""
+        if edges is not None:
+            self.edges = edges if self.edges is None else self.edges + edges
 
 
 @dataclass(frozen=True)
@@ -334,4 +342,5 @@ class ReadAhead:
             if details is not None and counts is not None:
                 details["bytes"] = counts.nbytes - before
         self._times.read_seconds += time.perf_counter() - begun
+        self._times.add(group.edges)
         return group

@@ -49,6 +49,8 @@ class Group:
         n_id: int64 (nodes,) their numbers in the source, by which draws are keyed.
         edge_weight: float32 weights of the edges, by edge id, or None.
         typed: Of a typed graph whose types have columns of their own: what makes rows of features.
+        edges: int64 (2, relations) in-edges of the nodes of the parts, by relation: in the source, and here. None
+            where it was not counted.
     """
 
     def __init__(
@@ -60,9 +62,10 @@ class Group:
         n_id: Tensor,
         edge_weight: Tensor | None = None,
         typed: TypedRows | None = None,
+        edges: NDArray[np.int64] | None = None,
     ) -> None:
         self.graph, self.x, self.y, self.parts, self.n_id = graph, x, y, parts, n_id
-        self.edge_weight, self.typed = edge_weight, typed
+        self.edge_weight, self.typed, self.edges = edge_weight, typed, edges
         self._lock = threading.Lock()
         self._samplers: dict[tuple[int, ...], NeighborSampler | SegmentSampler] = {}
 
@@ -116,6 +119,7 @@ def read_group(source: PartSource, parts: Sequence[int], hubs: Hubs | None = Non
     x = aligned_empty((nodes, plain), source.feature_dtype) if plain else None
     y = source.labels(0)[:0] if not len(chosen) else None
     n_id = aligned_empty((nodes,), torch.int64)
+    edges = np.zeros((2, 1 if source.types is None else len(source.types.relations)), np.int64)
     for slot, number in enumerate(chosen.tolist()):
         source.read_ahead(number)
         offsets, sources = source.structure(number)
@@ -130,6 +134,8 @@ def read_group(source: PartSource, parts: Sequence[int], hubs: Hubs | None = Non
             own = slice(int(offsets[rows.start]), int(offsets[rows.stop]))
             kept, inner, keep = layout.entries(offsets[rows.start : rows.stop + 1] - own.start, sources[own])
             of = None if relations is None else relations[own][keep]
+            edges[0] += _by_relation(own.stop - own.start, None if relations is None else relations[own], edges)
+            edges[1] += _by_relation(len(kept), of, edges)
             pieces[kind].append(_Piece(kept, of, None if weights is None else weights[own][keep]))
             degrees[group] = torch.from_numpy(np.diff(inner))
             y[group] = labels[rows]
@@ -146,7 +152,17 @@ def read_group(source: PartSource, parts: Sequence[int], hubs: Hubs | None = Non
             pieces[kind].append(_put_hubs(hubs, layout, kind, degrees, y, n_id, x))
     graph, weight = _graph_of(source, [piece for some in pieces for piece in some], layout.node_offsets, indptr)
     typed = typed_rows(source, chosen, hubs, layout) if isinstance(source, Store) else None
-    return Group(graph, x, y, tuple(chosen.tolist()), n_id, weight, typed)
+    return Group(graph, x, y, tuple(chosen.tolist()), n_id, weight, typed, edges)
+
+
+def _by_relation(
+    count: int, relations: NDArray[np.integer[Any]] | None, edges: NDArray[np.int64]
+) -> NDArray[np.int64] | int:
+    """``count`` edges by relation; a piece at a time, as numbers are widened for it."""
+    if relations is None:
+        return count
+    pieces = (relations[at : at + _PIECE] for at in range(0, count, _PIECE))
+    return sum((np.bincount(piece, minlength=edges.shape[1]) for piece in pieces), np.zeros_like(edges[0]))
 
 
 def _put_hubs(

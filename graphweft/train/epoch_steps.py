@@ -89,6 +89,10 @@ class Steps(ABC):
         """Further numbers of the epoch that is done, by column."""
         return {}
 
+    def notes(self) -> tuple[str, ...]:
+        """What a user should hear of after the first epoch."""
+        return ()
+
     def replay_report(self) -> dict[str, Any]:
         """Bounds of batches and launches of a replayed step; empty where none is replayed."""
         return {}

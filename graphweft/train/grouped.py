@@ -44,6 +44,7 @@ from graphweft.train.settle import Features
 from graphweft.train.setup import Setup
 from graphweft.train.stored_needs import fit_groups, least_beside, least_told, predicted_bytes
 
+_FEW = 0.8  # share of a relation's edges below which a run says so
 _NO_EDGES = ("edge_weight", "edge_features")
 
 
@@ -194,6 +195,9 @@ class Grouped(OnGroups):
         now, loader = self._counts(), self.loader
         nbytes, requests, reading, waiting = (after - before for after, before in zip(now, self._seen, strict=True))
         times = {"read_seconds": reading, "wait_seconds": waiting}
+        edges = loader.times.edges if isinstance(loader, GroupLoader) else None
+        if edges is not None and edges[0].any():
+            times["edges_kept"] = float(edges[1].sum() / edges[0].sum())
         if not isinstance(self.ds, StoredDataset):
             return times
         assert isinstance(loader, GroupLoader)  # as loaded
@@ -201,6 +205,20 @@ class Grouped(OnGroups):
         needed = sum(_read_bytes(self.ds, part) for parts in groups.values() for part in parts)
         counts = {"bytes_needed": needed, "bytes_read": nbytes, "read_requests": requests}
         return {**{name: float(count) for name, count in counts.items()}, **times}
+
+    def notes(self) -> tuple[str, ...]:
+        """Which edges the groups leave out, where they are many."""
+        edges = self.loader.times.edges if isinstance(self.loader, GroupLoader) else None
+        if edges is None or not edges[0].any():
+            return ()
+        there = np.flatnonzero(edges[0])
+        shares, names = edges[1, there] / edges[0, there], self._source.types
+        if shares.min() >= _FEW:
+            return ()
+        few = "" if names is None else f", of {' '.join(names.relations[there[shares.argmin()]])} {shares.min():.0%}"
+        kept, parts = edges[1].sum() / edges[0].sum(), len(self._source.bounds) - 1
+        text = f"groups of {self.group} of {parts} parts keep {kept:.0%} of the edges{few}: accuracy may be lower"
+        return (f"{text} than in memory; mode mini keeps all edges, macro hubs:SIZE or larger groups keep more",)
 
     def _counts(self) -> tuple[int, int, float, float]:
         """Bytes, requests, seconds of reading and of waiting so far."""

@@ -160,7 +160,7 @@ class Trainer(TrainerFacts):
 
     moved_to: Path | None = None  # where another run that was in ``out`` is now
     should_stop = False  # set by a callback, the epoch under way is the last of this fit
-    _notes_shown = _prepared = _changed = _found_none = False
+    _notes_shown = _was_noted = _prepared = _changed = _found_none = False
 
     def __init__(
         self,
@@ -506,6 +506,10 @@ class Trainer(TrainerFacts):
         """What follows from an epoch: the best weights, the next learning rate, the user's code."""
         self.history.append(record)
         self.promise.end_epoch(record.epoch_seconds, self.history, None if show is None else show.say)
+        if show is not None and not self._was_noted:
+            for note in self._batch.notes():
+                show.say(f"note: {note}")
+            self._was_noted = True
         if self.history.best is record:
             self._weights.keep(self._update.averages)
         self._rate.end_epoch(record.epoch, record.val_loss, self.history.watched(record))

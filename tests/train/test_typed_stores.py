@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from stored_kinds import academic
@@ -303,3 +304,24 @@ def test_the_command_trains_on_a_typed_store(mode: str, folder: Path, tmp_path: 
     assert (told["epochs"], told["dataset"]) == (2, "academic") and told["test_acc_at_best_val"] > 0.4
     with pytest.raises(gw.errors.ConfigError, match="model: expected rgcn or hgt for a typed store, got sage"):
         run(TrainSpec(model="sage", out=str(tmp_path / "other"), **spec))
+
+
+def test_groups_tell_which_edges_they_leave_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = gw.macro.Store(folder)
+    graph, part = gw.load(folder).graph, np.empty(store.num_nodes, np.int64)
+    for number in range(PARTS):
+        part[store.node_ids(number).numpy()] = number
+    src, dst = graph.edges()
+    there, ends = np.isin(part[dst.numpy()], (0, 2)), np.isin(part[src.numpy()], (0, 2))
+    relation = np.repeat(np.arange(6), np.diff(store.types.edge_offsets))
+    wanted = [np.bincount(relation[taken], minlength=6).tolist() for taken in (there, there & ends)]
+    assert read_group(store, [0, 2]).edges.tolist() == wanted
+
+    trainer = _trainer("RGCN", store, store.num_features, "macro", macro=f"parts:1/{PARTS}", progress=True)
+    record = trainer.fit(2)[-1]
+    shown = capsys.readouterr().err
+    assert 0 < record.metrics["edges_kept"] < 0.8
+    assert shown.count(f"groups of 1 of {PARTS} parts keep {record.metrics['edges_kept']:.0%} of the edges, of ") == 1
+    whole = _trainer("RGCN", store, store.num_features, "macro", macro=f"parts:{PARTS}/{PARTS}", progress=True)
+    assert whole.fit(1)[-1].metrics["edges_kept"] == 1.0
+    assert "of the edges" not in capsys.readouterr().err
