@@ -219,8 +219,15 @@ class PartInference:
                 else:
                     yield from self._by_slices(model, index, nodes, table, sums)
                     return
-        for number, tile in enumerate(cut.tiles()):
-            yield self._of_tile(model, index, tile, table, None if spill is None else (spill, number))
+        tiles = cut.tiles()
+        for number in itertools.count():
+            tile = next(tiles, None)
+            if tile is None:
+                return
+            rows = self._of_tile(model, index, tile, table, None if spill is None else (spill, number))
+            del tile  # before there is another
+            yield rows
+            del rows
 
     def _sliced(self, model: Stack, index: int, nodes: NodeSet, table: RowTable) -> SlicedPlan | None:
         """How a layer is computed by slices of columns, where it can be."""
@@ -380,6 +387,7 @@ class PartInference:
                     found, weighted_degrees(graph, torch.arange(len(tile.own)), weights), strict=True
                 ):
                     of_all[own] = of_tile
+                del tile, rows, columns, graph, weights, of_tile  # before there is another
             self._normaliser = found
         return self._normaliser
 

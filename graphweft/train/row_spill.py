@@ -142,6 +142,7 @@ def spilled(
         lists = _Lists(folder, nodes, step, table.piece)
         for tile in tiles:
             counts = lists.add(np.empty(0, np.int64) if tile.is_over else tile.others)
+            del tile  # before there is another
             apart += int(np.minimum(counts * FEW, step * width).sum())
             together += int(counts.sum()) * width
             if limit is not None and min(apart, nodes * width + _WRITTEN * together) > limit:

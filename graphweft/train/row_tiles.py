@@ -116,8 +116,9 @@ class RowTiles:
                 fresh = self._fresh(own, taken)
                 cost = self._cost.of(held.rows + len(fresh), held.nodes + len(own), held.edges + len(taken))
                 if held.nodes and cost > self._most:
-                    yield self._closed(held)
-                    held = _Open()
+                    tile, held = self._closed(held), _Open()
+                    yield tile
+                    del tile  # as its user does, before there is another
                     fresh = self._fresh(own, taken)
                 self._number[fresh] = 0
                 held.own.append(own)
@@ -134,8 +135,9 @@ class RowTiles:
                     held.edges + len(taken),
                 )
             if self._source.types is not None and held.nodes:
-                yield self._closed(held)
-                held = _Open()
+                tile, held = self._closed(held), _Open()
+                yield tile
+                del tile
         if held.nodes:
             yield self._closed(held)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -112,3 +113,21 @@ def test_rows_that_no_wanted_node_reads_are_not_read(tmp_path: Path) -> None:
     found, nbytes = _evaluated(store, model, wanted, 1 << 20)
     torch.testing.assert_close(found, model(ds.graph, ds.x)[wanted], rtol=1e-4, atol=1e-5)
     assert nbytes <= 2 * 4 * 110 * WIDTH + 2 * 4096  # structure of parts without wanted nodes is not read either
+
+
+def test_a_tile_is_gone_before_the_next_one_is_made(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = gw.nn.SAGE(WIDTH, 8, 5, num_layers=2)
+    made, closed = list[weakref.ref[np.ndarray]](), RowTiles._closed
+
+    def alone(self: RowTiles, held: object) -> object:
+        assert all(one() is None for one in made)
+        tile = closed(self, held)
+        made.append(weakref.ref(tile.columns))
+        return tile
+
+    monkeypatch.setattr(RowTiles, "_closed", alone)
+    inference = PartInference(model, gw.macro.Store(stored), 1 << 24, 1)
+    inference.tiles = Tiles(1 << 17, 0)
+    inference.outputs(np.arange(NODES))
+    assert len(made) > 8
