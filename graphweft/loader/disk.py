@@ -21,7 +21,7 @@ from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.row_cache import RowCache
 from graphweft.storage.store import Store
 from graphweft.storage.stored_structure import StoredNodes, structure_bytes
-from graphweft.storage.typed_rows import TableSource, TypedRows
+from graphweft.storage.typed_rows import TableSource, UncompressedRows
 
 AHEAD = 6  # one in so many bytes beside the structure is for batches that are drawn ahead
 
@@ -77,7 +77,7 @@ class DiskTables:
         """As :meth:`rows`; those of types of their own are read where they lie, as long as they lie there."""
         if self.flat is None or self.mapped:
             return self.rows(ids, table, place)
-        return TypedRows.of(self.flat, ids, TableSource(table, place))
+        return UncompressedRows.of(self.flat, ids, TableSource(table, place))
 
 
 class _Owner(Protocol):

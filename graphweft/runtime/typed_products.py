@@ -1,6 +1,6 @@
 """Products of sparse rows of a typed graph that are kept as dense ones, with the bits of those of compressed rows.
 
-Comes in: :class:`TypedRows` and a matrix. Goes out: ``x @ w`` or ``x.t() @ g``. Called by the launcher of sparse
+Comes in: :class:`UncompressedRows` and a matrix. Goes out: ``x @ w`` or ``x.t() @ g``. Called by the launcher of sparse
 products. A compressed product cuts long rows where the numbers of entries say so; the same cuts are made here.
 """
 
@@ -15,7 +15,7 @@ from graphweft import _native
 from graphweft._memory import empty
 from graphweft._native import declare
 from graphweft.runtime.sparse import summed_width
-from graphweft.storage.typed_rows import TypedRows
+from graphweft.storage.typed_rows import UncompressedRows
 
 _cuts_of = declare("gw_flat_cuts_of")
 _matmul = declare("gw_flat_matmul_f32")
@@ -34,17 +34,17 @@ class _Cuts(NamedTuple):
 
 def multiplies(x: object, right: Tensor) -> bool:
     """Whether a product runs on the dense rows."""
-    return isinstance(x, TypedRows) and right.dtype == torch.float32 and right.dim() == 2
+    return isinstance(x, UncompressedRows) and right.dtype == torch.float32 and right.dim() == 2
 
 
-def matmul(x: TypedRows, w: Tensor) -> Tensor:
+def matmul(x: UncompressedRows, w: Tensor) -> Tensor:
     """``x @ w``, (n, F) and (F, k) -> (n, k).
 
     Example:
         >>> from graphweft.storage.flat_rows import FlatRows
-        >>> from graphweft.storage.typed_rows import OwnSource
+        >>> from graphweft.storage.typed_rows import TableSource
         >>> rows, ids = torch.tensor([[5.0, 0.0, 6.0]]), torch.tensor([3, 1])
-        >>> x = TypedRows.of(FlatRows((0, 2, 4), (0, 3)), ids, OwnSource(rows, ids[:1]))
+        >>> x = UncompressedRows.of(FlatRows((0, 2, 4), (0, 3)), ids, TableSource(rows, torch.zeros(4)))
         >>> matmul(x, torch.arange(5.0).unsqueeze(1)).tolist(), contract(x, torch.ones(2, 1)).tolist()
         ([[34.0], [1.0]], [[0.0], [1.0], [5.0], [0.0], [6.0]])
     """
@@ -58,7 +58,7 @@ def matmul(x: TypedRows, w: Tensor) -> Tensor:
     return out
 
 
-def contract(x: TypedRows, g: Tensor) -> Tensor:
+def contract(x: UncompressedRows, g: Tensor) -> Tensor:
     """``x.t() @ g``, (n, F) and (n, k) -> (F, k)."""
     g, width = _by_rows(g), g.shape[1]
     out = empty((x.width, width), torch.float32).zero_()

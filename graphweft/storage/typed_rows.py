@@ -1,9 +1,8 @@
 """Sparse rows of a typed graph that stay dense: columns are those of :class:`FlatRows`, numbers lie in a table.
 
-Comes in: nodes, and where their dense rows lie or are read from. Goes out: :class:`TypedRows`, features to whoever
-reads them, whose products run on the dense rows, a piece at a time where they are read for it. Compressed rows, which
-take twice the bytes, are made only where something else than a product asks for them. Called for batches and inference
-from a store.
+Comes in: nodes, and where their dense rows lie. Goes out: :class:`UncompressedRows`, features whose products run on the
+dense rows, a piece at a time. Compressed rows, which take twice the bytes, are made only where something else than a
+product asks for them. Called for batches from a store.
 """
 
 from __future__ import annotations
@@ -61,18 +60,6 @@ class TableSource:
         yield Piece(0, self._table, self._place[nodes].long())
 
 
-class OwnSource:
-    """Rows in memory, of nodes in ascending order: that of node ``ids[i]`` is ``table[i]``."""
-
-    def __init__(self, table: Tensor, ids: Tensor) -> None:
-        self._table, (self._ids, self._order) = table, torch.sort(ids)
-
-    def pieces(self, nodes: Tensor) -> Iterator[Piece]:
-        """All at once."""
-        found = torch.searchsorted(self._ids, nodes).clamp_(max=max(len(self._ids) - 1, 0))
-        yield Piece(0, self._table, self._order[found] if len(self._ids) else found)
-
-
 class Entries(NamedTuple):
     """Offsets of the compressed rows, and of the compressed columns."""
 
@@ -80,7 +67,7 @@ class Entries(NamedTuple):
     columns: Tensor
 
 
-class TypedRows(SparseFeatures):
+class UncompressedRows(SparseFeatures):
     """Rows ``flat.rows(ids, own)`` of nodes whose dense rows ``own`` come from a source.
 
     The source has to be as it is as long as this is read.
@@ -88,7 +75,7 @@ class TypedRows(SparseFeatures):
     Example:
         >>> flat = FlatRows((0, 2, 4), (0, 3))
         >>> table = torch.tensor([[5.0, 0.0, 6.0]])
-        >>> TypedRows.of(flat, torch.tensor([1, 3]), OwnSource(table, torch.tensor([3]))).to_dense().tolist()
+        >>> UncompressedRows.of(flat, torch.tensor([1, 3]), TableSource(table, torch.zeros(4))).to_dense().tolist()
         [[0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 5.0, 0.0, 6.0]]
     """
 
@@ -181,11 +168,11 @@ class TypedRows(SparseFeatures):
     def take_rows(self, rows: Ids) -> SparseFeatures:
         """Rows ``rows[i]`` one after the other, from the same source."""
         ids = as_selection("SparseFeatures.take_rows", "row", rows, self.num_rows)
-        return TypedRows.of(self.flat, self.ids[ids], self.source)
+        return UncompressedRows.of(self.flat, self.ids[ids], self.source)
 
     def alias(self) -> SparseFeatures:
         """The same rows, with nothing kept beside them yet."""
-        return TypedRows.of(self.flat, self.ids, self.source)
+        return UncompressedRows.of(self.flat, self.ids, self.source)
 
 
-__all__ = ["OwnSource", "Piece", "RowSource", "TableSource", "TypedRows"]
+__all__ = ["Piece", "RowSource", "TableSource", "UncompressedRows"]

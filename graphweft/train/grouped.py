@@ -191,7 +191,9 @@ class Grouped(OnGroups):
         return super().step()
 
     def measured(self) -> dict[str, float]:
-        """What the last epoch took of the disk beside the bytes that its groups have; of data in memory times alone."""
+        """What the last epoch took of the disk beside the bytes that its groups have; of data in memory times; and
+        the share of edges that all groups so far have.
+        """
         now, loader = self._counts(), self.loader
         nbytes, requests, reading, waiting = (after - before for after, before in zip(now, self._seen, strict=True))
         times = {"read_seconds": reading, "wait_seconds": waiting}

@@ -14,14 +14,26 @@ from torch import Tensor
 from graphweft.runtime import sparse, typed_products
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.flat_rows import FlatRows
-from graphweft.storage.typed_rows import OwnSource, Piece, TableSource, TypedRows
+from graphweft.storage.typed_rows import Piece, TableSource, UncompressedRows
+
+
+class _OwnSource:
+    """Rows in memory, of nodes in ascending order: that of node ``ids[i]`` is ``table[i]``."""
+
+    def __init__(self, table: Tensor, ids: Tensor) -> None:
+        self._table, (self._ids, self._order) = table, torch.sort(ids)
+
+    def pieces(self, nodes: Tensor) -> Iterator[Piece]:
+        """All at once."""
+        found = torch.searchsorted(self._ids, nodes).clamp_(max=max(len(self._ids) - 1, 0))
+        yield Piece(0, self._table, self._order[found] if len(self._ids) else found)
 
 
 class _InPieces:
     """Rows of a table, so many at a time."""
 
     def __init__(self, table: Tensor, ids: Tensor, count: int) -> None:
-        self._all, self._count = OwnSource(table, ids), count
+        self._all, self._count = _OwnSource(table, ids), count
 
     def pieces(self, nodes: Tensor) -> Iterator[Piece]:
         (whole,) = self._all.pieces(nodes)
@@ -68,8 +80,8 @@ def _known(flat: FlatRows, nodes: Tensor, stored: Tensor, table: Tensor) -> Spar
 def test_products_have_the_bits_of_compressed_rows(name: str, count: int | None) -> None:
     flat, nodes, stored, table = _case(name)
     known = _known(flat, nodes, stored, table)
-    source: Any = OwnSource(table, stored) if count is None else _InPieces(table, stored, count)
-    x = TypedRows.of(flat, nodes, source)
+    source: Any = _OwnSource(table, stored) if count is None else _InPieces(table, stored, count)
+    x = UncompressedRows.of(flat, nodes, source)
     width = CASES[name][4]
     if count == 7 and len(nodes) > 5000:
         pytest.skip("thousands of pieces")
@@ -101,19 +113,19 @@ def test_typed_rows_are_sparse_features() -> None:
     known = _known(flat, nodes, stored, table)
     place = torch.full((75,), -1, dtype=torch.int32)
     place[stored] = torch.arange(len(stored), dtype=torch.int32)
-    x = TypedRows.of(flat, nodes, TableSource(table, place))
+    x = UncompressedRows.of(flat, nodes, TableSource(table, place))
     order = torch.tensor([4, 0, 4, 11])
     for made, expected in ((x, known), (x.take_rows(order), known.take_rows(order)), (x.alias(), known)):
-        assert isinstance(made, TypedRows)
+        assert isinstance(made, UncompressedRows)
         assert torch.equal(made.to_dense(), expected.to_dense()) and made.nnz == expected.nnz
         assert torch.equal(made.indptr, expected.indptr) and torch.equal(made.values, expected.values)
     assert torch.equal(x @ torch.eye(flat.width), known.to_dense())
-    assert not isinstance(x.with_values(x.values * 2), TypedRows)
+    assert not isinstance(x.with_values(x.values * 2), UncompressedRows)
 
 
 def test_threads_change_no_bit() -> None:
     flat, nodes, stored, table = _case("columns are cut")
-    x, g = TypedRows.of(flat, nodes, OwnSource(table, stored)), torch.randn(len(nodes), 64)
+    x, g = UncompressedRows.of(flat, nodes, _OwnSource(table, stored)), torch.randn(len(nodes), 64)
     found, before = [], torch.get_num_threads()
     try:
         for threads in (1, 2, 3):

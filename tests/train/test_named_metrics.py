@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from plain_loop import (
     LAST,
     degrees,
@@ -15,6 +16,7 @@ from plain_loop import (
 from standin import make_model, make_task
 
 from graphweft.nn.sage import SAGE
+from graphweft.train import named_metrics
 from graphweft.train.trainer import Trainer
 
 
@@ -71,3 +73,16 @@ def test_metrics_of_several_labels_and_of_values_are_their_formulas() -> None:
     assert last.metrics["val_worst"] == pytest.approx(np.abs(error).max())
     best = trainer.history.best
     assert best is not None and best.val_mae == min(v for v in trainer.history["val_mae"] if v is not None)
+
+
+@pytest.mark.parametrize("name", ["mae", "rmse", "r2"])
+@pytest.mark.usefixtures("threads_restored")
+def test_errors_of_values_are_the_same_for_any_number_of_threads(name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    outputs, labels = torch.randn(2, 300_001, generator=generator)
+    measure = named_metrics._BY_KIND["regression"][name]
+    found = set()
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        found.add(measure(outputs, labels))
+    assert len(found) == 1

@@ -11,7 +11,7 @@ from stored_kinds import academic
 
 import graphweft as gw
 from graphweft.storage.feature import SparseFeatures
-from graphweft.storage.typed_rows import TypedRows
+from graphweft.storage.typed_rows import UncompressedRows
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
@@ -29,18 +29,18 @@ def test_steps_make_no_compressed_rows(
         trainer.fit(2)
         return trainer
 
-    store, made = gw.macro.Store(tmp_path / "s"), list[TypedRows]()
+    store, made = gw.macro.Store(tmp_path / "s"), list[UncompressedRows]()
     features = store.num_features
     memory = fitted(gw.load(tmp_path / "s"))
-    whole, taken = TypedRows._whole.func, TypedRows.take_rows
+    whole, taken = UncompressedRows._whole.func, UncompressedRows.take_rows
 
-    def compressed(x: TypedRows) -> SparseFeatures:
+    def compressed(x: UncompressedRows) -> SparseFeatures:
         made.append(x)
         return whole(x)
 
     seen = []
-    monkeypatch.setattr(TypedRows._whole, "func", compressed)
-    monkeypatch.setattr(TypedRows, "take_rows", lambda x, rows: seen.append(rows) or taken(x, rows))
+    monkeypatch.setattr(UncompressedRows._whole, "func", compressed)
+    monkeypatch.setattr(UncompressedRows, "take_rows", lambda x, rows: seen.append(rows) or taken(x, rows))
     disk = fitted(store, memory="64MB")
     assert seen
     assert not made
