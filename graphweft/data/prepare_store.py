@@ -43,7 +43,9 @@ from graphweft.storage.store_format import FEATURE_DTYPES, MANIFEST, Shape
 
 ASSIGNMENTS = ("auto", *METHODS, "range", "hash")
 _LEAST_WORK = 8 << 20  # bytes to read and sort with
-_PROGRAM = 2 << 20  # bytes of code, threads and small objects that the first preparation of a process brings
+# of code and small objects that the first preparation of a process brings, and of heaps of five threads, each of which
+# keeps up to a megabyte of what was freed
+_PROGRAM = 7 << 20
 _GRAPH_BYTES = (112, 104)  # bytes of a node and an edge while a graph is made of files and partitioned
 _ROW_BYTES = 16  # of a node while rows are read from a file: offset and label
 _LEAST_ROWS = 64 << 20  # bytes to sort rows and to keep the graph between clusters with

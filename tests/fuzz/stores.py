@@ -1,13 +1,15 @@
 """Stores under random budgets and random kills. A script; ``test_stores.py`` runs a few of each.
 
     python tests/fuzz/stores.py budgets --count 200 --seed 0
+    python tests/fuzz/stores.py budgets --kinds weighted typed links --largest 40000
     python tests/fuzz/stores.py kills --count 50 --seed 0
 
-``budgets`` draws a graph in files, a model and budgets, prepares a store, trains two epochs in mode macro and in mode
+``budgets`` draws a graph, a model and budgets, prepares a store, trains two epochs in mode macro and in mode
 mini, predicts, and compares the memory that each step took with what it was given and what was predicted: anonymous
 memory above that of the process before, the pages of the store's files that the system kept, and those of temporary
 files. A run that is refused is given the least that it names, and has to keep to it; preparing, which may name less
-than it needs, is given twice as much. ``kills`` kills preparing and
+than it needs, is given twice as much. A ``plain`` graph and one for ``links`` are in files; one whose edges are
+``weighted`` and a ``typed`` one are datasets, and their preparing is not measured. ``kills`` kills preparing and
 training at random moments, goes on, and compares the result with that of a run that nobody killed. Every step is a
 forked child on one thread; the parent computes nothing.
 """
@@ -43,6 +45,7 @@ Sizes()  # nor are those of torch that recording a user's function imports
 
 _CACHESTAT = 451
 _NEAR = 0.15  # of what was measured
+KINDS = ("plain", "weighted", "typed", "links")
 _EVERY = 0.002  # seconds between two looks
 
 
@@ -205,25 +208,33 @@ def within(folder: Path, step: Callable[[], Any]) -> Callable[[], dict[str, Any]
     return measured
 
 
-def run_of(case: dict[str, Any], store: Path, mode: str, memory: int) -> dict[str, Any]:
+def run_of(case: dict[str, Any], store: Path, mode: str, memory: int) -> dict[str, Any] | None:
     """Trains two epochs and predicts within a budget; what was predicted."""
     opened = gw.macro.Store(store)
     torch.manual_seed(0)
-    sizes = (opened.num_features, case["hidden"], opened.num_classes)
-    model = getattr(gw.nn, case["model"])(*sizes, num_layers=case["layers"], dropout=case["dropout"])
-    options = {"fanouts": (case["fanout"],) * case["layers"], "batch_size": case["batch_size"], "seed": 0}
-    trainer = Trainer(model, opened, mode=mode, memory=memory, **options)
+    links, more = case["kind"] == "links", {}
+    if opened.types is not None:
+        more["num_relations"] = len(opened.types.relations)
+        more |= {"num_node_types": len(opened.types.node_types)} if case["model"] == "HGT" else {}
+    sizes = (opened.num_features, case["hidden"], case["hidden"] if links else opened.num_classes)
+    model = getattr(gw.nn, case["model"])(*sizes, num_layers=case["layers"], dropout=case["dropout"], **more)
+    options: dict[str, Any] = {"fanouts": (case["fanout"],) * case["layers"], "batch_size": case["batch_size"]}
+    options |= {"task": "link"} if links else {}
+    trainer = Trainer(model, opened, mode=mode, memory=memory, seed=0, **options)
     trainer.fit(2)
     with contextlib.suppress(gw.errors.MemoryBudgetError):  # results for all nodes may be larger than the budget
         trainer.predict()
-    assert trainer.needs is not None  # a run with a budget
-    return {"total": trainer.needs.total, "text": trainer.needs.text()}
+    return None if trainer.needs is None else {"total": trainer.needs.total, "text": trainer.needs.text()}
 
 
-def random_run(draw: random.Random) -> dict[str, Any]:
+_MODELS = {"plain": ["SAGE", "GCN", "GAT"], "weighted": ["SAGE", "GCN", "GIN"], "typed": ["RGCN", "HGT"]}
+
+
+def random_run(draw: random.Random, kind: str) -> dict[str, Any]:
     """A model and its batches."""
     return {
-        "model": draw.choice(["SAGE", "GCN", "GAT"]),
+        "kind": kind,
+        "model": draw.choice(_MODELS.get(kind, ["SAGE", "GCN"])),
         "layers": draw.choice([2, 2, 3]),
         "hidden": draw.choice([8, 32, 64]),
         "dropout": draw.choice([0.0, 0.5]),
@@ -232,18 +243,21 @@ def random_run(draw: random.Random) -> dict[str, Any]:
     }
 
 
-def budget_case(draw: random.Random, folder: Path, largest: int) -> list[dict[str, Any]]:
+def budget_case(draw: random.Random, folder: Path, largest: int, kind: str) -> list[dict[str, Any]]:
     """Budgets and peaks of preparing and training one graph."""
     files = forked_graph(folder, draw, largest)
     parts, dtype = draw.choice([4, 16, 48]), draw.choice(["float32", "float16", "bfloat16"])
     method, work = draw.choice(["auto", "multilevel", "hash", "range"]), folder / "work"
     work.mkdir()
-    case = random_run(draw)
+    case = random_run(draw, kind)
     rows = []
     memory = int((8 << 20) * 2 ** draw.uniform(0, 2))
+    is_dataset, types = kind in ("weighted", "typed"), draw.randint(2, 4) if kind == "typed" else 1
 
     def prepare() -> None:
-        gw.macro.prepare_store(files, work / "store", parts=parts, memory=memory, method=method, dtype=dtype)
+        data = dataset_of(files, types) if is_dataset else files
+        given = 1 << 30 if is_dataset else memory
+        gw.macro.prepare_store(data, work / "store", parts=parts, memory=given, method=method, dtype=dtype)
 
     while True:
         status, told = forked(within(work, prepare))
@@ -252,7 +266,8 @@ def budget_case(draw: random.Random, folder: Path, largest: int) -> list[dict[st
         if status != 2 or "memory" not in str(told):
             raise SystemExit(f"prepare with {memory:,} bytes: status {status}, {told}")
         memory *= 2
-    rows.append({"step": "prepare", "memory": memory, "method": method, "parts": parts, **told})
+    if not is_dataset:
+        rows.append({"step": "prepare", "memory": memory, "method": method, "parts": parts, **told})
     for mode in ("macro", "mini"):
         memory = int((8 << 20) * 2 ** draw.uniform(0, 3.5))
         for again in (False, True):
@@ -266,6 +281,29 @@ def budget_case(draw: random.Random, folder: Path, largest: int) -> list[dict[st
     return rows
 
 
+def dataset_of(files: gw.macro.GraphFiles, types: int) -> gw.Dataset:
+    """A written graph in memory: with weights, or with ``types`` types of nodes, each with columns of its own or none.
+
+    Features of the first type, whose nodes have the labels, are as they were written.
+    """
+    (src, dst), x, y = np.load(files.edges), np.load(files.x), np.load(files.y)
+    rng = np.random.default_rng(len(y))
+    if types == 1:
+        graph = gw.Graph(src, dst, num_nodes=len(y))
+        return gw.Dataset("weighted", graph, x, y, edge_weight=rng.random(len(src), np.float32) + 0.1, seed=0)
+    cuts = np.linspace(0, len(y), types + 1).astype(np.int64)
+    of = [np.searchsorted(cuts, ends, "right") - 1 for ends in (src, dst)]
+    edges = {}
+    for a in range(types):
+        for b in range(types):
+            own = (of[0] == a) & (of[1] == b)
+            edges[(f"t{a}", "to", f"t{b}")] = (src[own] - cuts[a], dst[own] - cuts[b])
+    sizes = {f"t{a}": int(cuts[a + 1] - cuts[a]) for a in range(types)}
+    features = {f"t{a}": x[cuts[a] : cuts[a + 1], : 4 * (types - a) if a else None] for a in range(types) if a != 1}
+    labels = np.where(np.arange(len(y)) < cuts[1], y, -1)
+    return gw.Dataset("typed", gw.Graph.hetero(edges, sizes), None, labels, features=features, target_type="t0", seed=0)
+
+
 def forked_graph(folder: Path, draw: random.Random, largest: int) -> gw.macro.GraphFiles:
     """The files are written by a child, so that the parent stays small."""
     own = random.Random(draw.randrange(2**32))
@@ -276,7 +314,9 @@ def forked_graph(folder: Path, draw: random.Random, largest: int) -> gw.macro.Gr
     return gw.macro.GraphFiles(*paths, bidirected=draw.random() < 0.5)
 
 
-def budgets(count: int, seed: int, largest: int, first: int = 0) -> list[dict[str, Any]]:
+def budgets(
+    count: int, seed: int, largest: int, first: int = 0, kinds: Sequence[str] = ("plain",)
+) -> list[dict[str, Any]]:
     """Steps that took more than they were given, or were refused what they had asked for."""
     wrong, draw, ratios = [], random.Random(seed), list[float]()
     for number in range(first + count):
@@ -284,14 +324,18 @@ def budgets(count: int, seed: int, largest: int, first: int = 0) -> list[dict[st
         if number < first:
             continue
         with tempfile.TemporaryDirectory() as held:
-            for row in budget_case(own, Path(held), largest):
+            kind = kinds[number % len(kinds)]
+            for row in budget_case(own, Path(held), largest, kind):
                 predicted, is_refused = row.get("predicted"), "least" in row
                 bad = row["peak"] > row["memory"] or (is_refused and row["again"])
                 told = f"refused, {row['least']:,}" if is_refused else f"{row['peak']:,} taken"
                 if predicted:
                     ratios.append(predicted["total"] / row["peak"])
                     told += f", {ratios[-1]:.2f} of it predicted ({predicted['text']})"
-                print(f"{number} {row['step']}: {row['memory']:,} given, {told}{' WRONG' if bad else ''}", flush=True)
+                print(
+                    f"{number} {kind} {row['step']}: {row['memory']:,} given, {told}{' WRONG' if bad else ''}",
+                    flush=True,
+                )
                 if bad:
                     wrong.append({**row, "case": number})
     if ratios:
@@ -355,12 +399,13 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="of budgets: cases that were run before")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", nargs="+", choices=["prepare", "train", "mini"], default=[], help="of kills; all")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["plain"], help="of budgets, one after another")
     parser.add_argument("--largest", type=int, default=200_000, help="nodes")
     options = parser.parse_args()
     if options.what == "kills":
         print(f"{kills(options.count, options.seed, options.largest, options.steps)} kills hit")
         return
-    over = budgets(options.count, options.seed, options.largest, options.first)
+    over = budgets(options.count, options.seed, options.largest, options.first, options.kinds)
     print(f"{len(over)} steps over their budget")
     if over:
         raise SystemExit("\n".join(map(str, over)))
