@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from graphweft.loader.disk import DiskTables, feed_of
-from graphweft.loader.disk_feed import RowCounts
+from graphweft.loader.disk_feed import DiskFeed, RowCounts
 from graphweft.loader.link import LinkLoader
 from graphweft.loader.link_batch import LinkBatch
 
@@ -44,6 +44,16 @@ class DiskLinkLoader(LinkLoader):
         made.x = self._stored.rows(made.n_id, table, place)
         batch: LinkBatch = made
         return batch
+
+    def with_own_rows(self, made: Any) -> LinkBatch:
+        """A batch of :meth:`make` with rows that are read for it alone."""
+        batch: LinkBatch = self._feed.alone(made)
+        return batch
+
+    @property
+    def disk_workers(self) -> int:
+        """Threads that draw batches ahead."""
+        return self._feed.workers if isinstance(self._feed, DiskFeed) else 0
 
     def __call__(self, index: Any) -> LinkBatch:
         """The batch of the edges at these places of the list, drawn as in the epoch under way.

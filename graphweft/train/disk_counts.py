@@ -28,6 +28,10 @@ class FromDisk(MiniBatch):
         store: Store = ds.store
         return store
 
+    def pooled(self) -> int:
+        """Bytes that the pool holds for the whole run; called where nothing else is there."""
+        return 0
+
     def step(self) -> Tensor:
         """One epoch, or the rest of one; the mean of its losses before their updates, shape ()."""
         self._seen = self._counts().copy()

@@ -6,10 +6,13 @@ negatives, draws and updates are those of :class:`LinkTask`; rows of features co
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
 
+from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.loader.disk import DiskTables, tables_of
@@ -20,23 +23,29 @@ from graphweft.storage.memory_size import memory_bytes
 from graphweft.train.disk_batches import EVALUATION, check_mapped
 from graphweft.train.disk_counts import FromDisk
 from graphweft.train.link_task import LinkTask, check_link, check_stored_links
+from graphweft.train.metrics import Evaluation
+from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.settle import Features
 from graphweft.train.setup import Setup
 from graphweft.train.stored_inference import StoredInference
+from graphweft.train.stored_needs import SPLITTING, check_link_rows, link_outputs
 from graphweft.train.tiles import Tiles
-
-_EDGE_BYTES = 120  # of an edge: the training graph, known pairs, the edges to predict, and what splitting them takes
 
 
 class DiskLinkTask(LinkTask, FromDisk):
     """Trains on edges of a store whose features are on disk.
 
     Args:
-        setup: With a store as ``ds``; its ``memory`` is for structure, pairs, rows of features, batches drawn ahead and
-            evaluation.
+        setup: With a store as ``ds``.
 
-    Raises: ConfigError for a typed store, a model that is no stack of layers, or too little memory.
+    Attributes:
+        inference: Its ``tiles`` say how much of an evaluation is in memory at once.
+        in_memory: Evaluation reads the structure in memory.
+
+    Raises: ConfigError for a typed store, a model that is no stack of layers; MemoryBudgetError for too little memory.
     """
+
+    in_memory = True
 
     def __init__(self, setup: Setup) -> None:
         model, ds = setup.model, setup.ds
@@ -44,10 +53,13 @@ class DiskLinkTask(LinkTask, FromDisk):
         check_link(setup.drawn)
         check_stored_links(model, ds.store)
         check_mapped(ds, setup.memory)
-        budget = memory_bytes(setup.memory)
-        self._evaluated_in = budget // EVALUATION
+        assert isinstance(model, Stack)  # as was checked
+        budget, drawn = memory_bytes(setup.memory), setup.drawn
+        if setup.memory is not None:
+            check_link_rows(model, ds, fitting_fanouts(model, drawn.fanouts), drawn.batch_size, budget)
         self._scratch = setup.scratch
-        more = self._evaluated_in + _EDGE_BYTES * ds.store.num_edges
+        self.inference = SimpleNamespace(tiles=Tiles.share_of(budget // EVALUATION))
+        more = budget // EVALUATION + SPLITTING * ds.store.num_edges
         self._disk = tables_of(ds, budget, more, ds.mapped)
         super().__init__(setup)
 
@@ -61,10 +73,36 @@ class DiskLinkTask(LinkTask, FromDisk):
         """Batches of training edges."""
         return super()._loader(batch_size, seed, made)
 
+    @property
+    def counted(self) -> tuple[int, int]:
+        """Bytes of embeddings of all nodes; and, once they are there, of scoring pairs."""
+        assert isinstance(self.model, Stack)  # as was checked
+        held, scoring = link_outputs(self.model, self.store, whole=True)
+        return held, max(scoring - held, 0)
+
+    def pooled(self) -> int:
+        """The training graph and the edges to predict, as far as they lie there."""
+        return POOL.stats().mapped
+
+    def resize(self, memory: int) -> None:
+        """Rows of features and batches drawn ahead take so many bytes from now on; no batch changes."""
+        self._disk = replace(self._disk, memory=memory)
+        self.ds, self._tables = self._training(self.ds, self.x)
+        self.loader = self._loader(self.drawn.batch_size, self.seed)
+
+    def evaluate(self) -> Evaluation:
+        """As for links in memory; what batches took is given back before it, and the other way round."""
+        if self.budget is not None:
+            POOL.trim()
+        found = super().evaluate()
+        if self.budget is not None:
+            POOL.trim()
+        return found
+
     def logits(self) -> Tensor:
         """The embeddings, (N, C), from all neighbours in the training graph."""
         assert isinstance(self.model, Stack) and isinstance(self.ds, StoredGraph)  # as was checked
-        place = (self.split.graph, self.ds.store, self.ds.row_ids, Tiles.share_of(self._evaluated_in), self._scratch)
+        place = (self.split.graph, self.ds.store, self.ds.row_ids, self.inference.tiles, self._scratch)
         return StoredInference(self.model, *place).outputs(self.edge_data.inputs)
 
     def identity(self) -> dict[str, Any]:

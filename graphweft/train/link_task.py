@@ -37,7 +37,7 @@ HITS_AT = 10
 RANKED_AMONG = 100  # destinations that are drawn for every held-out edge
 MOST_SCORED = 10_000  # held-out edges that an evaluation looks at; they are in random order
 _STAGES = {"val": 1 << 33, "test": 1 << 34}  # key the negatives of evaluations apart from those of training
-_ROWS = 512
+PIECE = 1 << 17  # numbers of rows that are multiplied at a time
 
 
 class LinkTask(MiniBatch):
@@ -99,17 +99,21 @@ class LinkTask(MiniBatch):
             key: dict[str, Any] = {"seed": self.seed, "stage": _STAGES[name]}
             positive = dots(h, src, dst)
             negative = dots(h, *self._negative.pairs(torch.arange(src.numel()), **key))
-            others = self._negative.tails(src, RANKED_AMONG, **key)
-            among = dots(h, src.repeat_interleave(RANKED_AMONG), others.reshape(-1)).reshape(others.shape)
             out["val" if name == "val" else "test"] = roc_auc(positive, negative)
             scores, labels = _together(positive, negative)
             if name == "val":
                 val_loss = float(self._pair_loss(scores, labels))
             more |= measured(self.metrics, name, scores, labels.long())
             self.details[f"{name}_ap"] = average_precision(positive, negative)
-            self.details[f"{name}_mrr"] = mrr(positive, among)
-            self.details[f"{name}_hits"] = hits_at(HITS_AT, positive, among)
+            self._rank(name, h, src, positive)
         return Evaluation(out, val_loss, self.details, more)
+
+    def _rank(self, name: str, h: Tensor, src: Tensor, positive: Tensor) -> None:
+        """Ranks of held-out edges among other destinations; the pairs take most of an evaluation's memory."""
+        others = self._negative.tails(src, RANKED_AMONG, seed=self.seed, stage=_STAGES[name])
+        among = dots(h, src.repeat_interleave(RANKED_AMONG), others.reshape(-1)).reshape(others.shape)
+        self.details[f"{name}_mrr"] = mrr(positive, among)
+        self.details[f"{name}_hits"] = hits_at(HITS_AT, positive, among)
 
     def refresh(self) -> bool:
         """Labels are edges: nothing that could change."""
@@ -171,9 +175,9 @@ def _together(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dots(h: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-    """float32 (P,): dot products of rows ``src[i]`` and ``dst[i]``, some rows at a time."""
+    """float32 (P,): dot products of rows ``src[i]`` and ``dst[i]``, ``PIECE`` numbers of each end at a time."""
     out = torch.empty(src.numel())
-    step = _ROWS * 64
+    step = max(PIECE // max(h.shape[1], 1), 1)
     for at in range(0, src.numel(), step):
         here = slice(at, at + step)
         out[here] = (h[src[here]] * h[dst[here]]).sum(1)

@@ -255,14 +255,13 @@ def lean_heap_within(memory: int | str) -> None:
 def budget_of(
     memory: int | str | None, ds: Dataset, mode: str, task: str, macro: Macro | None, ranks: Ranks
 ) -> RunBudget | None:
-    """The budget of a run; None without one, or where groups of parts or links of a store keep to it by themselves.
+    """The budget of a run; None without one, or where groups of parts keep to it by themselves.
 
     Raises: ConfigError for a text that is no size, and for options whose memory is not known.
     """
     if memory is None:
         return None
-    is_whole = task == "nodes" or (task == "link" and mode == "macro")
-    if is_whole and isinstance(ds, StoredDataset) and not ranks.is_shared:
+    if task in ("nodes", "link") and isinstance(ds, StoredDataset) and not ranks.is_shared:
         return RunBudget(memory, ds)
     if mode == "macro" or isinstance(ds, StoredDataset):
         lean_heap_within(memory)

@@ -169,7 +169,7 @@ def _fitted(
         batch.fit_into(budget)
     elif budget is not None and isinstance(batch, Grouped | GroupedLinks):
         fit_groups(batch, budget)
-    elif budget is not None and isinstance(batch, DiskBatches):
+    elif budget is not None and isinstance(batch, DiskBatches | DiskLinkTask):
         fit_rows(batch, budget)
     elif budget is not None:
         assert isinstance(batch, MiniBatch)  # the other kind

@@ -55,6 +55,9 @@ _TRIALS = 4  # of tiles, each smaller than the one before
 _TILES = 4  # times the least tile, before hidden rows are kept in memory
 _MET = 0.9  # times rows of uniform draws: those of a graph with communities or hubs meet more often
 _LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known pairs, edges to predict and their order
+SPLITTING = 120  # bytes of an edge while edges are held out, beside the structure
+_PAIR_BYTES = 40  # of an edge afterwards: the training graph, and the edges to predict
+_HELD_OUT = 0.11  # of the edges, of which a tenth is in the test by hash
 _SHARED = 1.25  # times what sizes say of a batch, before one is measured
 
 
@@ -96,14 +99,16 @@ def least_beside_links(model: Stack, store: Store, fanouts: Sequence[int], batch
     return fixed + _beside(model, store, fanouts, 4 * batch_size, count, max(held, scoring))
 
 
-def link_outputs(model: Stack, store: Store) -> tuple[int, int]:
+def link_outputs(model: Stack, store: Store, whole: bool = False) -> tuple[int, int]:
     """Bytes of embeddings of all nodes with what numbers them; and, once they are there, of scoring pairs.
 
-    As many destinations of each held-out edge as are ranked are drawn together and looked up part by part.
+    As many destinations of each held-out edge as are ranked are drawn together, and looked up part by part unless the
+    ``whole`` structure is in memory.
     """
     rows = _REAL * model.out_features * store.num_nodes
-    held = min(MOST_SCORED, store.num_edges // 20)
-    pairs = 6 * _ID * RANKED_AMONG * held + 3 * _ID * int(store.edge_counts.max(initial=0))
+    held = min(MOST_SCORED, int(_HELD_OUT * store.num_edges))
+    part = 0 if whole else 3 * _ID * int(store.edge_counts.max(initial=0))
+    pairs = (3 if whole else 6) * _ID * RANKED_AMONG * held + part
     return rows + (2 * _ID + _REAL) * store.num_nodes, rows + max(rows, pairs)
 
 
@@ -222,17 +227,33 @@ def _of_groups(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
 
 def check_rows(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], batch_size: int, budget: int) -> None:
     """Structure, labels and a batch with its rows fit, before they are read. Raises: MemoryBudgetError."""
+    needs = _of_rows(model, ds, fanouts, min(batch_size, ds.train_idx.numel()))
+    if not needs.fits(budget):
+        raise refusal(needs, budget)
+
+
+def check_link_rows(model: Stack, ds: StoredDataset, fanouts: Sequence[int], batch_size: int, budget: int) -> None:
+    """As :func:`check_rows`, of link prediction with ``batch_size`` pairs and as many negatives."""
+    edges, (held, scoring) = ds.store.num_edges, link_outputs(model, ds.store, whole=True)
+    needs = _of_rows(model, ds, fanouts, min(4 * batch_size, ds.num_nodes))
+    evaluation = max(needs.evaluation, SPLITTING * edges, held, scoring)
+    # what is measured afterwards differs by some megabytes, which splitting and drawing leave in the heap
+    needs = replace(needs, program=needs.program + _UNASKED, data=_PAIR_BYTES * edges, evaluation=evaluation)
+    if not needs.fits(budget):
+        raise refusal(needs, budget)
+
+
+def _of_rows(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], seeds: int) -> Needs:
+    """What training on batches of so many seeds takes, from sizes alone."""
     store, nodes = ds.store, ds.num_nodes
     kept, reading = structure_bytes(store)
     weights = sum(p.nbytes for p in model.parameters())
-    seeds = min(batch_size, ds.train_idx.numel())
     found = batch_estimate(model, store.row_width, fanouts, seeds, nodes, store.num_edges)
     rows = least_memory(store, nodes, int(_MET * found.rows))
     step = int(_SWING * found.step)
     needs = Needs(_PROGRAMS + _ROW_THREADS, structure=kept, kept=rows, parameters=_COPIES * weights, step=step)
-    needs = replace(needs, evaluation=reading, trims=True)
-    if not needs.fits(budget):
-        raise refusal(needs, budget)
+    # what is measured afterwards may be more, so that a refusal names room to spare
+    return replace(needs, evaluation=reading, trims=True, measured=True)
 
 
 def fit_rows(steps: Any, budget: RunBudget) -> None:
@@ -257,9 +278,9 @@ def rows_within(steps: Any, budget: RunBudget) -> tuple[Needs, int]:
         POOL.trim()
     nodes, store = steps.ds.num_nodes, steps.ds.store
     base = _base(steps, budget)
-    base = replace(
-        base, program=max(base.program - nodes * NODE_BYTES, 0) + _ROW_THREADS
-    )  # of a table that is made anew
+    # without a table that is made anew
+    program = max(base.program - nodes * NODE_BYTES, 0) + _ROW_THREADS
+    base = replace(base, program=program, structure=steps.pooled())
     workers = steps.loader.disk_workers
     batches, step = int(_SWING * workers * (found.making + found.held)), int(_SWING * found.step) + _PAGES
     at_least = least_memory(store, nodes, int(_ROWS * found.rows))
@@ -505,6 +526,7 @@ def _part_bytes(store: Store) -> int:
 
 __all__ = [
     "batch_estimate",
+    "check_link_rows",
     "check_rows",
     "fit_groups",
     "fit_rows",

@@ -291,3 +291,18 @@ def test_a_loader_keeps_to_its_memory(tmp_path: Path) -> None:
     read, peak = map(int, done.stdout.split())
     assert read > 2_000
     assert peak <= budget + 7 * (1 << 19)  # and the batch at hand, stacks and heaps of ten threads
+
+
+def test_the_least_that_sizes_name_is_enough_once_it_is_measured(tmp_path: Path) -> None:
+    rng, nodes = np.random.default_rng(0), 20_000
+    graph = gw.Graph(*rng.integers(0, nodes, (2, 12 * nodes)), num_nodes=nodes)
+    ds = gw.Dataset("wide", graph, rng.random((nodes, 4), np.float32), rng.integers(0, 4, nodes), seed=0)
+    store = gw.macro.prepare_store(ds, tmp_path / "store", parts=8, method="hash")
+
+    def made(memory: int) -> gw.Trainer:
+        options: dict[str, Any] = {"mode": "mini", "fanouts": (5, 5), "batch_size": 256, "memory": memory}
+        return gw.Trainer(gw.nn.GAT(4, 8, ds.num_classes, num_layers=2), gw.macro.Store(store.path), **options)
+
+    with pytest.raises(gw.errors.MemoryBudgetError) as refused:
+        made(10 << 20)
+    assert made(refused.value.least).needs is not None

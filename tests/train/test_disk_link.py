@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import torch
 
 import graphweft as gw
 from graphweft.loader.link_groups import LinkGroupLoader, share_of
+from graphweft.train.link_task import dots
+from graphweft.train.needs_by_running import grown_while
 
-MEMORY = 3_900_000  # about three quarters of the rows have room
+RUN = 64 << 20  # of a whole run
+TABLE = 2_400_000  # about three quarters of the rows have room
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +35,10 @@ def _trainer(ds: gw.Dataset, data: Any, kind: str = "SAGE", **more: Any) -> gw.T
     torch.manual_seed(0)
     model = getattr(gw.nn, kind)(ds.num_features, 16, 8, num_layers=2, dropout=0.2)
     options = {"mode": "mini", "task": "link", "fanouts": (4, 3), "batch_size": 32, "seed": 0, "restore_best": False}
-    return gw.Trainer(model, data, **{**options, **more})
+    trainer = gw.Trainer(model, data, **{**options, **more})
+    if more.get("memory") == RUN:
+        trainer._batch.resize(TABLE)  # type: ignore[attr-defined]
+    return trainer
 
 
 def _losses(trainer: gw.Trainer) -> list[float]:
@@ -40,7 +47,7 @@ def _losses(trainer: gw.Trainer) -> list[float]:
 
 @pytest.mark.parametrize("kind", ["SAGE", "GCN"])
 def test_losses_are_those_of_memory_bit_for_bit(kind: str, ds: gw.Dataset, folder: Path) -> None:
-    disk, memory = _trainer(ds, gw.macro.Store(folder), kind, memory=MEMORY), _trainer(ds, ds, kind)
+    disk, memory = _trainer(ds, gw.macro.Store(folder), kind, memory=RUN), _trainer(ds, ds, kind)
     told, known = disk.fit(2), memory.fit(2)
     assert _losses(disk) == _losses(memory)
     weights = zip(disk.model.parameters(), memory.model.parameters(), strict=True)
@@ -52,10 +59,10 @@ def test_losses_are_those_of_memory_bit_for_bit(kind: str, ds: gw.Dataset, folde
 
 
 def test_an_interrupted_run_goes_on(ds: gw.Dataset, folder: Path, tmp_path: Path) -> None:
-    whole = _trainer(ds, gw.macro.Store(folder), memory=MEMORY)
+    whole = _trainer(ds, gw.macro.Store(folder), memory=RUN)
     whole.fit(3)
-    _trainer(ds, gw.macro.Store(folder), memory=MEMORY, out=tmp_path / "run").fit(1)
-    again = _trainer(ds, gw.macro.Store(folder), memory="6MB", out=tmp_path / "run")
+    _trainer(ds, gw.macro.Store(folder), memory=RUN, out=tmp_path / "run").fit(1)
+    again = _trainer(ds, gw.macro.Store(folder), memory="72MB", out=tmp_path / "run")
     again.resume()
     again.fit(2)
     assert _losses(again) == _losses(whole)
@@ -64,7 +71,7 @@ def test_an_interrupted_run_goes_on(ds: gw.Dataset, folder: Path, tmp_path: Path
 def test_weights_of_the_training_graph_are_used(ds: gw.Dataset, tmp_path: Path) -> None:
     weight = torch.rand(ds.num_edges, generator=torch.Generator().manual_seed(0))
     gw.macro.prepare_store(replace(ds, edge_weight=weight), tmp_path / "s", parts=3, method="hash")
-    disk = _trainer(ds, gw.macro.Store(tmp_path / "s"), memory=MEMORY)
+    disk = _trainer(ds, gw.macro.Store(tmp_path / "s"), memory=RUN)
     memory = _trainer(ds, gw.load(tmp_path / "s"))
     without = _trainer(ds, gw.load(tmp_path / "s"), edge_data="ignore")
     for trainer in (disk, memory, without):
@@ -152,11 +159,45 @@ def test_a_budget_of_groups_is_that_of_the_whole_run(ds: gw.Dataset, folder: Pat
 def test_too_little_memory_and_other_options_are_refused(ds: gw.Dataset, folder: Path) -> None:
     store = gw.macro.Store(folder)
     for options, text in (
-        ({"memory": 100_000}, r"memory: expected more than \d+ MB, the structure and labels of"),
-        ({"memory": MEMORY, "accumulate": 2}, "task='link' cannot be combined with macro, accumulate, sampler"),
+        ({"memory": 100_000}, r"memory: expected at least \d+ MB for this run \(program .*\), got 100 KB"),
+        ({"memory": RUN, "accumulate": 2}, "task='link' cannot be combined with macro, accumulate, sampler"),
     ):
         with pytest.raises(gw.errors.ConfigError, match=text):
             _trainer(ds, store, **options)
+
+
+def test_a_budget_in_mode_mini_is_that_of_the_whole_run(ds: gw.Dataset, folder: Path) -> None:
+    with pytest.raises(gw.errors.MemoryBudgetError, match="memory: expected at least") as refused:
+        _trainer(ds, gw.macro.Store(folder), memory="2MB")
+    trainer = _trainer(ds, gw.macro.Store(folder), memory=refused.value.least)  # what it names is enough
+    told = trainer.fit(2)
+    assert trainer.needs is not None and trainer.needs.step > 0 and trainer.needs.parameters > 0
+    free = _trainer(ds, ds).fit(2)
+    assert [record.loss for record in told] == [record.loss for record in free]
+    assert told[-1].val_acc == pytest.approx(free[-1].val_acc, abs=1e-3)
+
+
+@pytest.mark.parametrize("mode", ["macro", "mini"])
+def test_what_scoring_takes_is_counted(mode: str, ds: gw.Dataset, folder: Path) -> None:
+    more: dict[str, Any] = {"macro": "parts:2/4"} if mode == "macro" else {}
+    trainer = _trainer(ds, gw.macro.Store(folder), mode=mode, **more)
+    h = trainer.predict()
+    batch: Any = trainer._batch
+    held, beside = batch.counted if mode == "mini" else batch.evaluated_as().counted
+    src = batch.split.test[0]
+    positive = torch.zeros(len(src))
+    taken, _ = grown_while(partial(batch._rank, "test", h, src, positive))
+    assert taken > 16 * 100 * len(src)  # otherwise nothing was measured
+    assert 4 * h.numel() + taken <= held + beside + (2 << 20)
+
+
+def test_products_of_wide_rows_are_taken_some_at_a_time() -> None:
+    h = torch.randn(1000, 512)
+    src, dst = torch.randint(0, 1000, (2, 100_000))
+    taken, found = grown_while(partial(dots, h, src, dst))
+    assert taken < 4 << 20
+    some = [0, 255, 256, 99_999]
+    assert torch.allclose(found[some], (h[src[some]] * h[dst[some]]).sum(1), rtol=1e-4, atol=1e-4)
 
 
 def test_a_graph_without_negatives_is_one_line(tmp_path: Path) -> None:
