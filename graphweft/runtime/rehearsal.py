@@ -21,6 +21,7 @@ from graphweft.runtime.footprint import covered, value_bytes
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plan import Plan
 
+_TILES = 2  # of a layer: with the first one come the rows of all nodes, which the second one lies beside
 _BY_EDGE = {Op.REDUCE, Op.BROADCAST_SRC, Op.BROADCAST_DST}
 _TOP, _HEAP_TOP = 1 << 47, 1 << 46  # above all imagined mappings, and above those of an imagined heap
 # Times what lies on it: what the heap of the C library takes for small tensors, as they come and go and the next ones
@@ -44,7 +45,10 @@ class _Addresses(Pool):
         return self._next
 
     def trim(self) -> None:
-        """Nothing: there is nothing to give back to the system."""
+        """What is free is no longer mapped."""
+        self._mapped -= sum(self._sizes.values())
+        self._starts.clear()
+        self._sizes.clear()
 
 
 class _Heap(_Addresses):
@@ -172,6 +176,43 @@ def taken_bytes(*runs: Run) -> int:
     return pool.most - staying
 
 
+@dataclass(frozen=True)
+class Tile:
+    """A layer that is computed for some of its nodes at a time.
+
+    Attributes:
+        drawn: Regions that drawing the edges of the nodes takes and gives back, as :meth:`Pool.noting` tells them.
+        step: What computes the rows of the nodes, with the rows that it reads beside it.
+        made: Bytes of these rows.
+        rows: Bytes of the rows of all nodes.
+    """
+
+    drawn: tuple[tuple[int, int], ...]
+    step: Run
+    made: float
+    rows: float
+
+
+def taken_by_tiles(layers: Sequence[Tile]) -> int:
+    """What an evaluation takes, layer after layer: the rows of the layer before and its own lie beside each tile.
+
+    Free memory is given back before each of them.
+    """
+    pool, before = _Imagined(), list[tuple[int, int]]()
+    for layer in layers:
+        rows: list[tuple[int, int]] = []
+        for _ in range(_TILES):
+            pool.trim()
+            drawn = _again(layer.drawn, pool)
+            _run_beside(layer.step, pool)
+            made = pool.lend(layer.made)  # where the step ended with it
+            rows = rows or [pool.lend(layer.rows)]
+            _take_back(pool, [*drawn, made])
+        _take_back(pool, before)
+        before = rows
+    return pool.most
+
+
 class Taken(NamedTuple):
     """What epochs of batches take.
 
@@ -290,7 +331,7 @@ def _calls(
             at = slot.at
             taken = next((held.pop(i) for i in over if i in held), None)
             if at not in free and size[at]:
-                held[at] = taken or pool.lend(size[at], by_torch)
+                held[at] = taken or pool.lend(size[at], by_torch and not pool.is_taped)
         room = plan.target.scratch(call, sizes)
         if room:
             pool.take_back(pool.lend(room))
@@ -307,9 +348,11 @@ def _interpreted(call: KernelCall, sizes: Sizes, pool: _Imagined) -> None:
     last = {operand: value for value in call.body for operand in value.inputs}
     held: dict[Value, tuple[int, int]] = {}
     for value in call.body:
-        beside = pool.lend(_beside(value, sizes), by_torch=True)
-        held[value] = pool.lend(value_bytes(value, sizes), by_torch=True)
-        pool.take_back(beside)
+        beside = [pool.lend(_beside(value, sizes), by_torch=True)]
+        if pool.is_taped:  # a replay computes it into memory of the arena, to which the first result is copied
+            beside.append(pool.lend(value_bytes(value, sizes), by_torch=True))
+        held[value] = pool.lend(value_bytes(value, sizes), by_torch=not pool.is_taped)
+        _take_back(pool, beside)
         for operand in dict.fromkeys(value.inputs):
             if operand in held and last[operand] is value:
                 pool.take_back(held.pop(operand))
@@ -329,4 +372,4 @@ def _beside(value: Value, sizes: Sizes) -> float:
     return 0
 
 
-__all__ = ["Prepared", "Run", "Taken", "taken_by_epochs", "taken_bytes"]
+__all__ = ["Prepared", "Run", "Taken", "Tile", "taken_by_epochs", "taken_by_tiles", "taken_bytes"]

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from graphweft import _native
 from graphweft._memory import POOL, SMALL, Pool
+from graphweft.ir.ops import Op
 from graphweft.runtime.packed_calls import Calls, PackedCalls
 
 # what may be asked of torch while a tape is recorded: memory, and a look at a tensor or at its memory in another shape
@@ -33,6 +34,10 @@ _IN_PLACE = frozenset({"zero_", "fill_", "index_copy_", "mul_", "copy_", "add_",
 _INTO = frozenset({"add", "sub", "mul", "neg", "mm", "addmm", "sum"})
 # of these every element follows from elements at its own place
 ELEMENTWISE = frozenset({"zero_", "fill_", "mul_", "copy_", "add_", "div_", "add", "sub", "mul", "neg"})
+# operations that the interpreter computes by such calls alone
+WRITTEN = frozenset({
+    Op.ADD, Op.MUL, Op.BIAS, Op.COL_SCALE, Op.ROW_SCALE, Op.ROW_ADD, Op.SCALE, Op.MUL_SCALAR, Op.ADD_CONST,
+})  # fmt: skip
 _ATTEMPTS, _GROWTH = 24, 1.06
 
 

@@ -26,7 +26,7 @@ from graphweft.runtime.constants import Reference, Watch, owning, sent
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.sizes import measure_sizes
-from graphweft.runtime.tape import Tape
+from graphweft.runtime.tape import WRITTEN, Tape
 from graphweft.runtime.targets import target_of as plan_target
 from graphweft.storage.feature import SparseFeatures, alone, is_dense
 from graphweft.train.device import device_of, stays_sparse
@@ -214,9 +214,9 @@ class FullBatch(Steps):
             room = budget.limit - base_needs(self.ds, self.model, budget).total
             taken = run_bytes(self.model, self.ds, self.x, self.edge_data, room)
             return replace(base_needs(self.ds, self.model, budget), step=taken.total, measured=True)
-        needs = self.needs(budget)
-        if budget.fits(needs):
-            return needs
+        usual = self.needs(budget)
+        if budget.fits(usual):
+            return usual
         budget.keep_at_most(0)
         with budget.bounded():
             least = self.needs(budget)
@@ -225,8 +225,9 @@ class FullBatch(Steps):
             needs = self.needs(budget)
         if budget.fits(needs):
             return needs
-        budget.keep_at_most(0)
-        return least
+        recomputes = least.running <= usual.running  # what is not kept may take more than it would
+        budget.keep_at_most(0 if recomputes else None)
+        return least if recomputes else usual
 
     def needs(self, budget: RunBudget) -> Needs:
         """The memory that training takes, by account. Raises: ConfigError as :meth:`plans`."""
@@ -482,7 +483,8 @@ def is_plain(model: nn.Module) -> TypeGuard[CompiledModule]:
 
 def is_recorded(step: Plan) -> bool:
     """Whether the calls of a step are recorded once and replayed."""
-    return "seed" not in step.fixed and not any(map(step.interprets, (*step.forward, *step.backward)))
+    by_torch = filter(step.interprets, (*step.forward, *step.backward))
+    return "seed" not in step.fixed and all(value.op in WRITTEN for call in by_torch for value in call.body)
 
 
 def is_hooked(model: nn.Module) -> bool:

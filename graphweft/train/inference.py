@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft._errors import ConfigError, DtypeError, ShapeError
-from graphweft._memory import empty
+from graphweft._memory import POOL, empty
 from graphweft.dist.ranks import Ranks
 from graphweft.graph.graph import Graph
 from graphweft.nn.edges import EdgeInputs
@@ -39,6 +39,7 @@ def infer(
     each: Callable[[int, Tensor], None] | None = None,
     edges: EdgeInputs | None = None,
     ranks: Ranks | None = None,
+    trims: bool = False,
 ) -> Tensor:
     """Output rows of all nodes in evaluation mode; as ``model.eval()(graph, x)`` but for the order of sums.
 
@@ -47,7 +48,8 @@ def infer(
     Shape: x (nodes, in_features) -> (nodes, out_features), float32. With ``out`` every layer's rows go to a file there
     (``layer-<i>.npy``, a memory map), and the result is the last of them. ``each`` is shown every layer's rows. With
     ``edges`` layers read weights or features of edges. With ``ranks`` each computes some of the tiles, and all get all
-    rows; the bits do not depend on their number.
+    rows; the bits do not depend on their number. With ``trims`` free memory goes back to the system before each tile:
+    tiles differ in size, and one does not fit the gaps of others.
 
     Raises: ConfigError for a tile without rows, or a folder that cannot be written; DtypeError, ShapeError when x does
     not fit.
@@ -68,7 +70,8 @@ def infer(
     try:
         with torch.no_grad():
             for index in range(len(model.layers)):
-                x = _layer(model, index, sampler, x, tile, None if out is None else Path(out), edges, ranks or Ranks())
+                folder = None if out is None else Path(out)
+                x = _layer(model, index, sampler, x, tile, folder, edges, ranks or Ranks(), trims)
                 if each is not None:
                     each(index, x)
     finally:
@@ -99,12 +102,15 @@ def _layer(
     folder: Path | None,
     edges: EdgeInputs | None,
     ranks: Ranks,
+    trims: bool,
 ) -> Tensor:
     """Rows of one layer for all nodes."""
     nodes, place = sampler.graph.num_nodes, next(model.parameters()).device
     rows: Tensor | None = None
     cuts = [(min(a * tile, nodes), min(b * tile, nodes)) for a, b in ranks.cuts(-(-nodes // tile))]
     for first in range(*cuts[ranks.rank], tile):
+        if trims:
+            POOL.trim()
         block = sampler.sample(torch.arange(first, min(first + tile, nodes))).blocks[0]
         part = model.run_layer(index, block, gather_rows(x, block.src_ids).to(place), edges).to(x.device)
         if rows is None:

@@ -342,7 +342,8 @@ class MiniBatch(Steps):
         tile = None if self.budget is None else self.budget.tile
         short, whole = isinstance(self.x, Int8Features), _whole_bytes(model, self.ds.num_nodes)
         if isinstance(model, Stack) and (tile or short or whole > _WHOLE_SHARE * _memory()):
-            return infer(model, self.ds.graph, self.x, tile or USUAL_TILE, edges=self.edge_data.inputs)
+            cut, edges = tile or USUAL_TILE, self.edge_data.inputs
+            return infer(model, self.ds.graph, self.x, cut, edges=edges, trims=tile is not None)
         model.eval()
         x = self.x.to_dense() if isinstance(self.x, Int8Features) else self.x
         with torch.no_grad(), owning(x):

@@ -11,15 +11,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
-from graphweft._budget import lifted
+from graphweft._budget import lifted, own_bytes, room
+from graphweft._memory import POOL, heap_bytes
+from graphweft.graph.block import Block
+from graphweft.ir.ops import Op
 from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.passes.work import Sizes
 from graphweft.runtime.constants import owning
-from graphweft.runtime.footprint import Footprint, footprint
-from graphweft.runtime.rehearsal import Prepared, Run, Taken, taken_by_epochs, taken_bytes
+from graphweft.runtime.footprint import Footprint, footprint, value_bytes
+from graphweft.runtime.rehearsal import Prepared, Run, Taken, Tile, taken_by_epochs, taken_by_tiles, taken_bytes
 from graphweft.runtime.staged import StagedPlan
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import SparseFeatures, alone
@@ -27,15 +31,15 @@ from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE
 from graphweft.train.macro_needs import macro_taken
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.needs import Needs, RunBudget, base_needs, dense_bytes, loss_bytes, rehearsed
-from graphweft.train.needs_by_running import evaluation_bytes, kept_buffers
+from graphweft.train.needs import Needs, RunBudget, base_needs, dense_bytes, loss_bytes, rehearse, rehearsed
+from graphweft.train.needs_by_running import evaluation_bytes, grown_while, kept_buffers
 from graphweft.train.settle import Features
 
 _TILES = (USUAL_TILE // 16, USUAL_TILE // 4, USUAL_TILE)
 _LARGER = 2  # times what the next tile takes at least, of four times as many nodes
 _SWING = 1.02  # batches differ in size, and only some are drawn:
 _DRAWN_BATCHES, _EPOCHS = 6, 2
-_DRAWN, _NUMBERED = 32, 16  # bytes an edge and a node of a tile's draw, with what adding loops and copies take
+_PARTS = (64, 8)  # of the seeds of a batch, which are trained on before all of them
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 
 
@@ -111,7 +115,11 @@ def _batches_taken(mini: MiniBatch) -> list[Prepared]:
     last = mini.loader.num_items - (count - 1) * size
     counts = [size] * (min(count, _DRAWN_BATCHES) - 1) + [last]
     if staged is None:
-        return [_rehearsed(mini, draw * size, seeds) for draw, seeds in enumerate(counts)]
+        found, seen = _rehearsed(mini, counts[0])
+        return [
+            found if not draw else _tried(mini, draw * size, n) if seen == counts[0] else _larger(found, n / counts[0])
+            for draw, n in enumerate(counts)
+        ]
     first = batch_taken(mini)
     more = [mini.sizes_of(staged[0], draw, seeds) for draw, seeds in enumerate(counts[1:], 1)]
     return [first, *(_prepared(staged[0], sizes, mini.ds.num_classes) for sizes in more)]
@@ -127,10 +135,60 @@ def batch_taken(mini: MiniBatch) -> Prepared:
     staged = mini.staged_plan()
     if staged is not None:
         return _prepared(*staged, mini.ds.num_classes)
-    return _rehearsed(mini, 0, min(mini.loader.batch_size, mini.loader.num_items))
+    return _rehearsed(mini, min(mini.loader.batch_size, mini.loader.num_items))[0]
 
 
-def _rehearsed(mini: MiniBatch, first: int, count: int) -> Prepared:
+def _rehearsed(mini: MiniBatch, count: int) -> tuple[Prepared, int]:
+    """The first batch of ``count`` seeds, and how many of them were trained on to see what it takes.
+
+    Fewer are tried first, and no more than what the budget has room for by what these took.
+    """
+    seen = max(-(-count // _PARTS[0]), min(count, 2))  # norms over a batch take two rows at least
+    _tried(mini, 0, seen)  # compiles
+    found = _tried(mini, 0, seen)
+    for part in (*_PARTS[1:], 1):
+        seeds = -(-count // part)
+        if seeds <= seen:
+            continue
+        larger = _larger(found, _times_larger(mini, found, seeds / seen, seeds))
+        if not _has_room(sum(larger.held) + max(sum(larger.making), taken_bytes(larger.step))):
+            break
+        found, seen = _tried(mini, 0, seeds), seeds
+    return (found if seen == count else _larger(found, _times_larger(mini, found, count / seen, count))), seen
+
+
+def _has_room(nbytes: float) -> bool:
+    """Whether the budget leaves so much, where there is one."""
+    POOL.trim()
+    left = room()
+    return left is None or nbytes <= left
+
+
+def _times_larger(mini: MiniBatch, part: Prepared, times: float, seeds: int) -> float:
+    """By how much a batch of ``seeds``, ``times`` as many, is larger than a part of it, whose neighbourhoods overlap.
+
+    It is made to see, where there is room for one that is as much larger.
+    """
+    if not _has_room(times * (sum(part.held) + sum(part.making))):
+        return times
+    ready, _, _ = rehearse(lambda: mini.loader.make(torch.arange(seeds), 0), lambda batch: None)
+    return min(times, ready / max(sum(part.held), 1))
+
+
+def _larger(part: Prepared, times: float) -> Prepared:
+    """A batch with its step whose tensors are so many times as large."""
+    held, making = (tuple(times * size for size in sizes) for sizes in (part.held, part.making))
+    step = part.step
+    beside, noted = tuple(times * size for size in step.beside), _larger_regions(step.noted, times)
+    return Prepared(held, making, replace(step, beside=beside, by_torch=times * step.by_torch, noted=noted))
+
+
+def _larger_regions(noted: Sequence[tuple[int, int]], times: float) -> tuple[tuple[int, int], ...]:
+    """Regions as :meth:`Pool.noting` tells them, so many times as large."""
+    return tuple((address, int(times * size)) for address, size in noted)
+
+
+def _tried(mini: MiniBatch, first: int, count: int) -> Prepared:
     """The batch of ``count`` seeds from ``first`` on, by making and training on it."""
     with torch.random.fork_rng(devices=[]), kept_buffers(mini.model):
         found = rehearsed(lambda: mini.loader.make(torch.arange(first, first + count), 0), mini.gradients)
@@ -187,30 +245,63 @@ def _whole(mini: MiniBatch, model: CompiledModule) -> tuple[Footprint, Run]:
 
 
 def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
-    """What a pass takes that computes each layer for ``tile`` nodes at a time: rows of two layers, and one tile."""
-    graph, nodes, real = mini.ds.graph, mini.ds.num_nodes, torch.float32.itemsize
+    """What a pass takes that computes each layer for ``tile`` nodes at a time, those with most edges.
+
+    Fewer nodes are tried first, and all of them where the budget has room for what that takes.
+    """
+    graph, nodes = mini.ds.graph, mini.ds.num_nodes
     degrees = torch.nn.functional.pad(graph.in_degrees(), (0, -nodes % tile)).view(-1, tile).sum(1)
     first = int(degrees.argmax()) * tile if nodes else 0
-    block = NeighborSampler(graph, [-1]).sample(torch.arange(first, min(first + tile, nodes))).blocks[0]
-    widths = [parameter.shape[-1] for parameter in model.parameters() if parameter.dim() == 2]
-    most, training = 0, model.training
+    ids = torch.arange(first, min(first + tile, nodes))
+    some = ids[:: _PARTS[-1]].contiguous()
+    if room() is None or some.numel() == ids.numel():
+        return _tried_tile(mini, model, ids)
+    times, before = ids.numel() / some.numel(), own_bytes()
+    most, taken = grown_while(lambda: _tried_tile(mini, model, some, times))
+    POOL.trim()
+    passed = before + most - own_bytes()  # above what it has afterwards, which compiling has made
+    return _tried_tile(mini, model, ids) if _has_room(times * passed) else taken
+
+
+def _tried_tile(mini: MiniBatch, model: Stack, ids: Tensor, times: float = 1.0) -> int:
+    """As :func:`_tiled`, of a tile with ``times`` as many nodes as ``ids``, which are drawn."""
+    drawn, small, training = list[tuple[int, int]](), heap_bytes(), model.training
+    sampler = NeighborSampler(mini.ds.graph, [-1])
+    with POOL.noting(drawn):
+        block = sampler.sample(ids).blocks[0]
+    small = max(heap_bytes() - small, 0)  # with the sampler's own memory
+    noted = _larger_regions(drawn, times)
     model.eval()
     with torch.no_grad():
-        for index, layer in enumerate(model.layers):
-            assert isinstance(layer, CompiledModule)
-            width = layer.in_features
-            read: Features = torch.zeros(1, width).expand(block.num_src, -1)
-            gathered = block.num_src * real * width
-            if index == 0 and isinstance(mini.x, SparseFeatures):
-                read = mini.x.take_rows(block.src_ids)
-                gathered = read.nnz * 2 * real
-            given = model.layer_arguments(index, block, read, mini.edge_data.inputs)
-            plan, sizes = model.layer_function(index).sized_plan(given)
-            gathered += dense_bytes(read, plan)
-            stays, kept = footprint(plan, sizes), nodes * real * (max(widths) + (width if index else 0))
-            most = max(most, kept + gathered + stays.hoisted + stays.structure + taken_bytes(Run(plan, sizes)))
+        layers = [_tile(mini, model, index, block, noted, times) for index in range(len(model.layers))]
     model.train(training)
-    return most + _DRAWN * block.num_edges + _NUMBERED * (nodes + block.num_src)
+    return taken_by_tiles(layers) + int(times * small)
+
+
+def _tile(
+    mini: MiniBatch, model: Stack, index: int, block: Block, drawn: tuple[tuple[int, int], ...], times: float
+) -> Tile:
+    """Layer ``index`` on ``times`` as much as ``block``."""
+    layer, real = model.layers[index], torch.float32.itemsize
+    assert isinstance(layer, CompiledModule)
+    width = layer.in_features
+    read: Features = torch.zeros(1, width).expand(block.num_src, -1)
+    gathered = block.num_src * real * width
+    if index == 0 and isinstance(mini.x, SparseFeatures):
+        read = mini.x.take_rows(block.src_ids)
+        gathered = read.nnz * 2 * real
+    given = model.layer_arguments(index, block, read, mini.edge_data.inputs)
+    plan, sizes = model.layer_function(index).sized_plan(given)
+    program = plan.compiled.program
+    sources = next(value.struct.src for value in program.inputs if value.op is Op.GRAPH)
+    more = min(times, mini.ds.num_nodes / max(block.num_src, 1))  # times as many sources: no more than there are nodes
+    rows = {name: int((more if name == sources else times) * count) for name, count in sizes.rows.items()}
+    sizes = replace(sizes, rows=rows, nonzeros={name: int(more * count) for name, count in sizes.nonzeros.items()})
+    found = footprint(plan, sizes)
+    beside = more * gathered, more * dense_bytes(read, plan), found.hoisted, found.structure
+    made = max(value_bytes(program.values[slot], sizes) for _, slot in plan.outputs)
+    whole = made * mini.ds.num_nodes / max(times * block.num_dst, 1)
+    return Tile(drawn, Run(plan, sizes, beside=beside), made, whole)
 
 
 __all__ = ["batch_taken", "fit_into", "needs_within"]

@@ -33,6 +33,7 @@ from graphweft.storage.int8_features import Int8Features
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.train.half_features import stores_half
 from graphweft.train.macro import Macro
+from graphweft.train.needs_by_running import grown_while
 
 # Beside what the process has taken when a run is planned: kernels' libraries and threads, recorded calls, objects.
 _TO_COME = 800 << 10
@@ -375,22 +376,28 @@ def rehearse(make: Callable[[], Any], train: Callable[[Any], object]) -> tuple[i
 
 
 def rehearsed(make: Callable[[], Any], train: Callable[[Any], object]) -> Prepared:
-    """As :func:`rehearse`, region by region: batches and steps leave gaps that others of other sizes do not fit."""
-    made, trained = list[tuple[int, int]](), list[tuple[int, int]]()
+    """As :func:`rehearse`, region by region: batches and steps leave gaps that others of other sizes do not fit.
+
+    What torch takes in a step beside the pool is what the process had at its most above what it has afterwards.
+    """
+    made, trained, by_torch = list[tuple[int, int]](), list[tuple[int, int]](), 0
 
     def noted_batch() -> Any:
         with POOL.noting(made):
             return make()
 
     def noted_step(batch: Any) -> None:
+        nonlocal by_torch
+        before = own_bytes()
         with POOL.noting(trained):
-            train(batch)
+            most, _ = grown_while(lambda: train(batch))
+        by_torch = max(0, before + most - own_bytes())
 
     ready, making, _ = rehearse(noted_batch, noted_step)
     held = dict(made)  # the last note of an address counts; 0 where it is free again
     small = max(0, ready - sum(held.values()))
     regions = (*filter(None, held.values()), small)
-    return Prepared(regions, (making - ready,), Run(beside=(small,), noted=tuple(trained)))
+    return Prepared(regions, (making - ready,), Run(beside=(small,), by_torch=by_torch, noted=tuple(trained)))
 
 
 def most_bytes(ds: Dataset, model: nn.Module) -> int:

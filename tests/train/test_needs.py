@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 import graphweft as gw
-from graphweft._memory import POOL, Pool
+from graphweft._budget import Budget, lifted
+from graphweft._memory import POOL, Pool, lean_heap
 from graphweft.data.dataset import Dataset
 from graphweft.ir.ops import Op
 from graphweft.ir.residency import StructType
@@ -23,18 +24,30 @@ from graphweft.runtime import rehearsal
 from graphweft.runtime.constants import owning
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.machine import Machine
-from graphweft.runtime.rehearsal import taken_by_epochs
+from graphweft.runtime.rehearsal import Run, taken_by_epochs, taken_bytes
 from graphweft.storage.feature import SparseFeatures
-from graphweft.train import needs_by_running
-from graphweft.train.full_batch import FullBatch
+from graphweft.train import full_batch, needs_by_running
+from graphweft.train.full_batch import FullBatch, is_recorded
+from graphweft.train.inference import infer
 from graphweft.train.macro import Macro
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.mini_needs import _batches_taken
-from graphweft.train.needs import Needs, data_bytes
+from graphweft.train.mini_needs import _batches_taken, _rehearsed, _tiled, _tried_tile
+from graphweft.train.needs import Needs, data_bytes, loss_bytes, rehearsed
 from graphweft.train.needs_by_running import Taken, grown
 from graphweft.train.strategies import full_works, mini_strategy, mini_works, seconds_of, unlimited
 
 MB = 10**6
+
+
+class _Watched(Pool):
+    """A pool that knows the most that it had mapped."""
+
+    most = 0
+
+    def _map(self, size: int) -> int:
+        found = super()._map(size)
+        self.most = max(self.most, self._mapped)
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +150,7 @@ def test_the_pool_maps_for_a_step_what_was_predicted(
     trainer.prepare()
     batch = trainer._batch
     assert isinstance(batch, FullBatch)
+    monkeypatch.setattr(full_batch, "is_recorded", lambda step: False)  # call by call, as below
     whole = batch.needs(unlimited(ds))
     for name in ("_GAPS", "_ALIKE"):  # the pool's part alone
         monkeypatch.setattr(rehearsal, name, 0)
@@ -149,6 +163,63 @@ def test_the_pool_maps_for_a_step_what_was_predicted(
         batch.step()
         batch.step()
     assert predicted.step == pytest.approx(pool.stats().mapped, rel=off)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dropout"),
+    [
+        ("GCN", 0.5),
+        ("SAGE", 0.0),
+        ("GIN", 0.0),
+        ("GIN", 0.5),
+        ("GAT", 0.0),
+        ("NGCF", 0.0),
+        ("NGCF", 0.5),
+        ("GCNII", 0.0),
+    ],
+)
+def test_the_steps_that_are_recorded_are_those_that_are_expected_to_be(kind: str, dropout: float, ds: Dataset) -> None:
+    """Also where torch computes some of it, whose results then lie in the tape's memory."""
+    made: nn.Module = getattr(gw.nn, kind)(ds.num_features, 16, ds.num_classes, num_layers=2, dropout=dropout)
+    trainer = gw.Trainer(made, ds)
+    trainer.prepare()
+    batch = trainer._batch
+    assert isinstance(batch, FullBatch)
+    assert is_recorded(batch.plans()[0]) == (batch._tape is not None)
+
+
+def test_results_of_torch_in_a_recorded_step_lie_in_its_arena_and_pass_beside_it(
+    ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of an evaluation come beside the whole arena."""
+    trainer = gw.Trainer(gw.nn.NGCF(ds.num_features, 64, ds.num_classes, num_layers=3), ds)
+    trainer.prepare()
+    batch = trainer._batch
+    assert isinstance(batch, FullBatch) and batch._tape is not None
+    step, evaluation, _, sizes = batch.plans()
+    assert any(map(step.interprets, step.backward))
+    monkeypatch.setattr(rehearsal, "heap_is_lean", lambda: True)
+    recorded = Run(step, sizes, loss_bytes(ds.num_nodes, ds.num_classes), is_taped=True)
+    rows, arena = 64 * 4 * ds.num_nodes, batch._tape.arena.stats().mapped
+    for taken in (taken_bytes(recorded), taken_bytes(recorded, Run(evaluation, sizes))):
+        assert arena + rows <= taken <= 1.4 * (arena + rows)
+
+
+@pytest.mark.parametrize("kind", ["GCN", "SAGE", "GAT", "Transformer"])
+def test_tiles_of_an_evaluation_take_what_was_predicted(
+    kind: str, ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the most that a pool maps, gaps and the rows of two layers included."""
+    model = _model(kind, ds, hidden=128)
+    mini = gw.Trainer(model, ds, mode="mini", fanouts=(5, 5), batch_size=256)._batch
+    assert isinstance(mini, MiniBatch)
+    mini.prepare()
+    predicted, pool = _tiled(mini, model, 4096), _Watched()
+    with POOL.within(pool), monkeypatch.context() as patch:
+        patch.setattr(POOL, "trim", pool.trim)
+        infer(model, ds.graph, ds.x, 4096, trims=True)
+    assert pool.stats().peak_lent < predicted
+    assert 0.9 * pool.most < predicted < 1.35 * pool.most
 
 
 def test_a_run_that_does_not_fit_is_refused_with_a_budget_that_does(ds: Dataset) -> None:
@@ -211,8 +282,9 @@ def test_mini_batches_keep_their_bits_and_are_prepared_less_far_ahead(ds: Datase
     assert isinstance(batch, MiniBatch)
     assert batch.budget is not None
     assert batch.budget.tile or batch.budget.trims or len(batch.loader.ways) < len(usual._batch.loader.ways)  # type: ignore[union-attr]
-    assert [record.loss for record in usual.fit(2)] == [record.loss for record in short.fit(2)]
-    assert usual.evaluate("val") == pytest.approx(short.evaluate("val"), abs=2e-3)
+    losses, score = [record.loss for record in short.fit(2)], short.evaluate("val")  # before the other one takes more
+    assert [record.loss for record in usual.fit(2)] == losses
+    assert usual.evaluate("val") == pytest.approx(score, abs=2e-3)
 
 
 @pytest.mark.parametrize("macro", ["large:1/4", "parts:2/8"])
@@ -387,3 +459,64 @@ def test_gaps_that_batches_leave_are_counted_where_steps_are_run_to_see() -> Non
         del batch
     taken = POOL.stats().mapped - before
     assert taken_by_epochs(batches, 0, 0).most == pytest.approx(taken, rel=0.15, abs=4 * MB)
+
+
+def test_a_batch_that_has_no_room_is_not_trained_on_to_see_what_it_takes(
+    ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an eighth of its seeds take, and how much larger the batch is, tell about as much.
+
+    But for torch's own blocks, of which those below a megabyte stay in its heap.
+    """
+    mini = gw.Trainer(_model("NGCF", ds), ds, mode="mini", fanouts=(10, 10), batch_size=1024)._batch
+    assert isinstance(mini, MiniBatch)
+    mini.prepare()
+    seen, gradients = list[int](), mini.gradients
+
+    def noted(batch: Any) -> Any:
+        seen.append(batch.batch_size)
+        return gradients(batch)
+
+    monkeypatch.setattr(mini, "gradients", noted)
+    (whole, count), most = _rehearsed(mini, 1024), max(seen)
+    assert count == most == 1024
+    seen.clear()
+    POOL.trim()
+    with Budget(int(sum(whole.held) + taken_bytes(whole.step)) // 2).enforced(), lifted():
+        part, count = _rehearsed(mini, 1024)
+    assert 2 <= max(seen) == count < 1024
+    whole_step, part_step = (taken_bytes(replace(found.step, by_torch=0.0)) for found in (whole, part))
+    assert 0.9 * whole_step < part_step < 2 * whole_step
+
+
+def test_what_torch_takes_in_a_step_beside_the_pool_is_counted() -> None:
+    """Beside 4 MB of the pool that stay: 64 MB of torch's own that pass."""
+    kept: list[torch.Tensor] = []
+
+    def train(batch: torch.Tensor) -> None:
+        kept.append(POOL.empty((4 << 20,), torch.uint8).fill_(1))
+        torch.ones(16 << 20).sum()
+
+    lean_heap()
+    found = rehearsed(lambda: POOL.empty((1 << 20,), torch.uint8).fill_(1), train)
+    assert found.held[0] == 1 << 20
+    assert 60 * MB < found.step.by_torch < 75 * MB
+    assert taken_bytes(found.step) - found.step.by_torch == pytest.approx(4 << 20, abs=2.5 * MB)
+
+
+def test_the_least_of_a_full_batch_keeps_values_where_making_them_again_takes_more() -> None:
+    ds = gw.synthetic("reddit", scale=0.0122, seed=516)
+    with pytest.raises(gw.errors.MemoryBudgetError, match=r"kept 1\d MB") as caught:
+        gw.Trainer(_model("NGCF", ds), ds, memory=data_bytes(ds) + 12 * MB)
+    trainer = gw.Trainer(_model("NGCF", ds), ds, memory=caught.value.least)
+    assert trainer.needs is not None and trainer.needs.kept > 10 * MB
+
+
+def test_a_part_of_a_tile_tells_what_the_tile_takes(ds: Dataset) -> None:
+    model = _model("GAT", ds)
+    mini = gw.Trainer(model, ds, mode="mini", fanouts=(5, 5), batch_size=256)._batch
+    assert isinstance(mini, MiniBatch)
+    mini.prepare()
+    ids = torch.arange(4096)
+    whole, part = _tried_tile(mini, model, ids), _tried_tile(mini, model, ids[::8].contiguous(), 8)
+    assert 0.9 * whole < part < 1.5 * whole
