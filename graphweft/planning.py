@@ -150,7 +150,7 @@ def _stored_needs(
     with budget.within():
         steps = sampled(given, drawn._replace(macro=macro), 0, lambda epoch, place: 0, memory, None)
         if isinstance(steps, Grouped):
-            return groups_within(steps, budget)[0], steps.group, ""
+            return groups_within(steps, budget)[0], steps.group, "from disk"
         rooms = rows_within(steps, budget)
         return rooms.needs, 0, rooms.text()
 

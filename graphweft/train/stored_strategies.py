@@ -61,7 +61,7 @@ def stored_plan(
     stages, pinned, reuse, keep = MacroText(None) if macro is None else split_macro(macro)
     hubs = 0 if pinned is None else memory_bytes(pinned, "hubs")
     weights = sum(p.nbytes for p in model.parameters())
-    needs, count, rows = (None, 0, "") if measured is None else measured("mini" if mode == "mini" else "macro")
+    needs, count, rows = (None, 0, "from disk") if measured is None else measured("mini" if mode == "mini" else "macro")
     if mode == "mini":
         count = 1 if stages is None else check_macro(stages)[1]
     elif measured is None:
@@ -79,11 +79,7 @@ def stored_plan(
             needs=groups,
             disk=store.nbytes,
         ),
-        Strategy(
-            "mini",
-            f"structure in memory, rows of features {rows or 'from disk'}",
-            needs=needs if mode == "mini" else None,
-        ),
+        Strategy("mini", f"structure in memory, rows of features {rows}", needs=needs if mode == "mini" else None),
     ]
     priced: Strategy | None = None
     if price is not None and mode != "mini" and store.types is None and store.num_features and ds.train_idx.numel():
