@@ -135,8 +135,8 @@ def plan_run(spec: TrainSpec, machine: str | None, ranks: int) -> Plan:
 
 def _stored_needs(
     model: nn.Module, ds: StoredDataset, memory: int | str, drawn: Drawn, macro: Macro | None, mode: str
-) -> tuple[Needs, int]:
-    """The memory of a run from a store within a budget, and the parts of a group (0 in mode "mini").
+) -> tuple[Needs, int, str]:
+    """The memory of a run from a store within a budget, the parts of a group (0 in mode "mini"), and how rows come.
 
     Raises: MemoryBudgetError where not even the least fits.
     """
@@ -150,8 +150,9 @@ def _stored_needs(
     with budget.within():
         steps = sampled(given, drawn._replace(macro=macro), 0, lambda epoch, place: 0, memory, None)
         if isinstance(steps, Grouped):
-            return groups_within(steps, budget)[0], steps.group
-        return rows_within(steps, budget)[0], 0
+            return groups_within(steps, budget)[0], steps.group, "from disk"
+        rooms = rows_within(steps, budget)
+        return rooms.needs, 0, rooms.text()
 
 
 def _in_memory(

@@ -15,13 +15,15 @@ from graphweft.graph.graph import Graph
 from graphweft.loader.batch import Batch, Data
 from graphweft.loader.disk_feed import DiskFeed
 from graphweft.loader.mapped_feed import MappedFeed
+from graphweft.loader.piece_feed import PieceFeed
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.flat_rows import FlatRows, flat_rows_of
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
+from graphweft.storage.piece_rows import PieceRows
 from graphweft.storage.row_cache import RowCache
 from graphweft.storage.store import Store
 from graphweft.storage.stored_structure import StoredNodes, structure_bytes
-from graphweft.storage.typed_rows import TableSource, UncompressedRows
+from graphweft.storage.typed_rows import RowSource, TableSource, UncompressedRows
 
 AHEAD = 6  # one in so many bytes beside the structure is for batches that are drawn ahead
 
@@ -53,6 +55,7 @@ class DiskTables:
         train_idx: Its training nodes.
         flat: For a typed graph whose types have columns of their own: what makes rows of them.
         mapped: Rows come from memory maps, for comparison; nothing is read ahead.
+        pieces: Products read rows a piece at a time, as those of a batch have no room together; with ``flat``.
     """
 
     stored: Nodes
@@ -63,6 +66,7 @@ class DiskTables:
     x: None = None
     flat: FlatRows | None = None
     mapped: bool = False
+    pieces: bool = False
 
     def nodes_read(self, ids: Tensor) -> Tensor:
         """Those of some nodes whose rows are on disk."""
@@ -78,6 +82,12 @@ class DiskTables:
         if self.flat is None or self.mapped:
             return self.rows(ids, table, place)
         return UncompressedRows.of(self.flat, ids, TableSource(table, place))
+
+    def over(self, made: Any, source: RowSource) -> Any:
+        """A batch without rows, whose products read those of its nodes from a source."""
+        assert self.flat is not None  # as there are pieces
+        made.x = UncompressedRows.of(self.flat, made.n_id, source)
+        return made
 
 
 class _Owner(Protocol):
@@ -128,7 +138,10 @@ def on_disk(
     return ds, ds, None if ds.mapped else 0
 
 
-def feed_of(loader: _Owner, tables: DiskTables) -> DiskFeed[Any] | MappedFeed[Any]:
+Feed = DiskFeed[Any] | MappedFeed[Any] | PieceFeed[Any]
+
+
+def feed_of(loader: _Owner, tables: DiskTables) -> Feed:
     """The feed of a loader over a store. Raises: ConfigError for a budget without room for rows, or with ``fetch``."""
     if getattr(loader, "_fetch", None) is not None:
         raise ConfigError("Loader: fetch cannot be combined with a store, which has the features")
@@ -146,6 +159,9 @@ def feed_of(loader: _Owner, tables: DiskTables) -> DiskFeed[Any] | MappedFeed[An
     stored = tables.stored
     if tables.mapped:
         return MappedFeed(stored.store, stored.row_ids, draw, loader.nodes_read, loader.with_rows)
+    if tables.pieces and tables.flat is not None:
+        rows = PieceRows(stored.store, tables.flat, stored.row_ids, tables.memory)
+        return PieceFeed(rows, draw, tables.over)
     ahead = tables.memory // AHEAD
     cache = RowCache(stored.store, stored.row_ids, tables.memory - ahead)
     return DiskFeed(cache, draw, loader.nodes_read, loader.with_rows, batch_bytes, loader._length, ahead)

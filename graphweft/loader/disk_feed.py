@@ -33,6 +33,11 @@ _USES = 3  # times the rows of the table: the most uses of rows that are known a
 _SHARE = 4  # of the table's rows: what batches that are read together have
 
 
+def drawing_threads() -> int:
+    """Threads that draw batches ahead."""
+    return max(processors() // 2, 1)
+
+
 @dataclass
 class RowCounts:
     """What batches took of the disk.
@@ -102,7 +107,7 @@ class DiskFeed(Generic[B]):
         self.cache, self.counts = cache, RowCounts()
         self._draw, self._nodes, self._finish, self._size, self._length = draw, nodes, finish, size, length
         self._memory = memory
-        self.workers = max(processors() // 2, 1)
+        self.workers = drawing_threads()
         self._drawing: ThreadPoolExecutor | None = None
         self._reading: ThreadPoolExecutor | None = None
         self._pending: deque[_Drawn]  # drawn, rows not loaded

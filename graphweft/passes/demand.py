@@ -14,6 +14,7 @@ from graphweft.ir.program import Builder, Program, Value
 
 _ROWWISE_FIRST = frozenset(
     {Op.BIAS, Op.COL_SCALE, Op.SCALE, Op.MUL_SCALAR, Op.ADD_CONST, Op.POW, Op.RELU, Op.NORMALISE}
+    | {Op.ROW_SUM, Op.FILL_COLS}
 )
 _DIMS_ONLY = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SLICE, Op.SUM_DIMS, Op.CAST})
 _ROWWISE_ALL = frozenset({Op.ADD, Op.MUL, Op.ROW_SCALE, Op.ROW_ADD, Op.RELU_MASK})

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphweft._errors import DtypeError, ShapeError
 from graphweft._torch_private import transforms_are_on
-from graphweft.graph.adjacency import Adjacency
+from graphweft.runtime import typed_products
 from graphweft.runtime.sparse import spmm
 from graphweft.storage.feature import SparseFeatures
 
@@ -24,9 +24,12 @@ class _Held:
     def __init__(self, x: SparseFeatures, turned: bool = False) -> None:
         self.x, self._turned = x, turned
 
-    def parts(self) -> tuple[Adjacency, Tensor]:
-        """Structure and values."""
-        return self.x.transposed if self._turned else (self.x.adjacency, self.x.values)
+    def times(self, b: Tensor) -> Tensor:
+        """The product by a dense matrix; of rows that lie dense where they are."""
+        if typed_products.multiplies(self.x, b) and not transforms_are_on():
+            return (typed_products.contract if self._turned else typed_products.matmul)(self.x, b)
+        adjacency, values = self.x.transposed if self._turned else (self.x.adjacency, self.x.values)
+        return spmm(adjacency, b.detach(), weight=values)
 
     def turned(self) -> _Held:
         """The transposed matrix."""
@@ -39,10 +42,9 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(held: _Held, b: Tensor) -> Tensor:
         """Shape: x (n, f), b (f, k) -> (n, k)."""
-        adjacency, values = held.parts()
         if transforms_are_on():
             _ = held.x.transposed  # a backward pass under transforms could not make it: its new tensors have no memory
-        return spmm(adjacency, b.detach(), weight=values)
+        return held.times(b)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

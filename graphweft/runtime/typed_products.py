@@ -6,7 +6,7 @@ products. A compressed product cuts long rows where the numbers of entries say s
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class _Cuts(NamedTuple):
     at: Tensor
 
 
-def multiplies(x: object, right: Tensor) -> bool:
+def multiplies(x: object, right: Tensor) -> TypeGuard[UncompressedRows]:
     """Whether a product runs on the dense rows."""
     return isinstance(x, UncompressedRows) and right.dtype == torch.float32 and right.dim() == 2
 
@@ -51,7 +51,7 @@ def matmul(x: UncompressedRows, w: Tensor) -> Tensor:
     w, width = _by_rows(w), w.shape[1]
     out = empty((x.num_rows, width), torch.float32)
     if out.numel():
-        cuts = _cuts(x.entries.rows, width, x.width)
+        cuts = _cuts(x.row_offsets, width, x.width)
         for first, native, _held in x.pieces():
             target = (out[first:].data_ptr(), out.stride(0))
             _matmul(native, cuts.native, first, x.width, w.data_ptr(), w.stride(0), width, *target)

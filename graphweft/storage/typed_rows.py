@@ -45,7 +45,11 @@ class RowSource(Protocol):
     """Where dense rows are."""
 
     def pieces(self, nodes: Tensor) -> Iterator[Piece]:
-        """Rows of all ``nodes``, in order."""
+        """Rows of all ``nodes``, in order; a piece is as it is until the next one is asked for."""
+        ...
+
+    def entries(self, nodes: Tensor) -> Tensor | None:
+        """int64 numbers of other values than zero of each row; None where nobody has counted them."""
         ...
 
 
@@ -59,9 +63,13 @@ class TableSource:
         """All at once."""
         yield Piece(0, self._table, self._place[nodes].long())
 
+    def entries(self, nodes: Tensor) -> Tensor | None:
+        """Rows are counted by whoever multiplies them."""
+        return None
+
 
 class Entries(NamedTuple):
-    """Offsets of the compressed rows, and of the compressed columns."""
+    """Of the compressed rows, and of the compressed columns: offsets, or numbers of entries after a zero."""
 
     rows: Tensor
     columns: Tensor
@@ -82,12 +90,13 @@ class UncompressedRows(SparseFeatures):
     flat: FlatRows
     ids: Tensor
     source: RowSource
+    _counts: Entries | None  # entries of each row and column, after a zero
 
     @classmethod
     def of(cls, flat: FlatRows, ids: Tensor, source: RowSource) -> Self:
         """Rows of nodes, int64 (n,)."""
         found: Self = wrapper_subclass(cls, (ids.numel(), flat.width), dtype=torch.float32)
-        found.flat, found.ids, found.source = flat, ids, source
+        found.flat, found.ids, found.source, found._counts = flat, ids, source, None
         return found
 
     @classmethod
@@ -96,8 +105,11 @@ class UncompressedRows(SparseFeatures):
         return SparseFeatures._over(adjacency, values)
 
     def pieces(self) -> Iterator[tuple[int, _native.FlatRows, tuple[Tensor, ...]]]:
-        """The first node of each piece, what a kernel reads of it, and what holds that in memory."""
-        types = self.flat.types(self.ids)
+        """The first node of each piece, what a kernel reads of it, and what holds that in memory.
+
+        The first time entries are counted as they come, since reading them again may take long.
+        """
+        types, counts = self.flat.types(self.ids), None if self._counts is not None else self._zeros()
         for first, table, place in self.source.pieces(self.ids):
             of = types[first : first + len(place)]
             end = torch.cat(
@@ -111,16 +123,35 @@ class UncompressedRows(SparseFeatures):
             held = (place.contiguous(), table, end, start, width)
             sizes = (held[0].data_ptr(), table.data_ptr(), table.shape[0], table.stride(0) if len(table) else 0)
             ends = (len(end), end.data_ptr(), start.data_ptr(), width.data_ptr())
-            yield first, _native.FlatRows(len(place), *sizes, *ends), held
+            native = _native.FlatRows(len(place), *sizes, *ends)
+            if counts is not None:
+                _count(native, self.width, counts.rows[first + 1 :].data_ptr(), counts.columns[1:].data_ptr())
+            yield first, native, held
+        self._counts = self._counts or counts
+
+    def _zeros(self) -> Entries:
+        return Entries(*(torch.zeros(size + 1, dtype=torch.int64) for size in (self.num_rows, self.width)))
 
     @cached_property
     def entries(self) -> Entries:
         """Where compressed rows and columns begin, from the numbers of their entries."""
-        rows = torch.zeros(self.num_rows + 1, dtype=torch.int64)
-        columns = torch.zeros(self.width + 1, dtype=torch.int64)
-        for first, native, _held in self.pieces():
-            _count(native, self.width, rows[first + 1 :].data_ptr(), columns[1:].data_ptr())
-        return Entries(rows.cumsum_(0), columns.cumsum_(0))
+        if self._counts is None:
+            for _ in self.pieces():
+                pass
+        assert self._counts is not None  # once all pieces were there
+        return Entries(*(counts.cumsum(0) for counts in self._counts))
+
+    @cached_property
+    def row_offsets(self) -> Tensor:
+        """Where compressed rows begin; of a source that knows its numbers of entries nothing is read for them."""
+        types = self.flat.types(self.ids)
+        stored = (self.flat.widths > 0)[types]
+        known = None if self._counts is not None else self.source.entries(self.ids[stored])
+        if known is None:
+            return self.entries.rows
+        counts = torch.ones(self.num_rows + 1, dtype=torch.int64)
+        counts[0], counts[1:][stored] = 0, known
+        return counts.cumsum_(0)
 
     @cached_property
     def _whole(self) -> SparseFeatures:
@@ -163,7 +194,7 @@ class UncompressedRows(SparseFeatures):
     @property
     def nnz(self) -> int:
         """Number of non-zero values."""
-        return int(self.entries.rows[-1])
+        return int(self.row_offsets[-1])
 
     def take_rows(self, rows: Ids) -> SparseFeatures:
         """Rows ``rows[i]`` one after the other, from the same source."""

@@ -18,6 +18,7 @@ from graphweft._memory import POOL
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.loader.disk import tables_of
 from graphweft.loader.disk_feed import DiskFeed
+from graphweft.loader.piece_feed import PieceFeed
 from graphweft.nn.rgcn import RelationalEmbedding
 from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
@@ -60,7 +61,7 @@ class DiskNodeBatches(NodeBatches):
 
     def with_own_rows(self, made: Any) -> Any:
         """A batch with rows that are read for it alone."""
-        assert isinstance(self._feed, DiskFeed)  # with a budget
+        assert isinstance(self._feed, DiskFeed | PieceFeed)  # with a budget
         return self._feed.alone(made)
 
     @property
@@ -133,13 +134,21 @@ class DiskBatches(FromDisk):
         if loader.plan is not former:
             loader.forget()
 
-    def resize(self, memory: int) -> None:
-        """Rows of features and batches drawn ahead take so many bytes from now on; no batch changes."""
-        former, self._disk = self.loader, replace(self._disk, memory=memory)
+    def resize(self, memory: int, pieces: bool = False) -> None:
+        """Rows of features and batches drawn ahead take so many bytes from now on; no batch changes.
+
+        ``pieces``: products read rows a piece at a time; of types that have columns of their own.
+        """
+        former, self._disk = self.loader, replace(self._disk, memory=memory, pieces=pieces)
         assert isinstance(former, DiskNodeBatches)  # as loaded
         made, self.macro = self._load()
         assert isinstance(made, DiskNodeBatches)  # as loaded
         self.loader, made.plan = made, former.plan
+
+    @property
+    def takes_pieces(self) -> bool:
+        """Whether products can read rows a piece at a time."""
+        return self._disk.flat is not None and not self._disk.mapped
 
     def use(self, edge_data: EdgeData) -> None:
         """As for data in memory. Raises: ConfigError for weights and a model that is no stack of layers."""
@@ -169,7 +178,7 @@ class DiskBatches(FromDisk):
         return self._outputs(torch.arange(self.ds.num_nodes))
 
     def _outputs(self, nodes: Tensor) -> Tensor:
-        """Outputs of some nodes; those of a graph with relations or weights by the structure in memory."""
+        """Outputs of some nodes; those of a graph with weights by the structure in memory."""
         if self.in_memory:
             assert isinstance(self.model, Stack)  # as was checked
             place = (self.ds.graph, self.ds.store, self.ds.row_ids, self.inference.tiles, self._scratch)
@@ -182,8 +191,8 @@ class DiskBatches(FromDisk):
 
     @property
     def in_memory(self) -> bool:
-        """Whether evaluation reads the structure in memory."""
-        return self.ds.store.types is not None or self.edge_data.inputs is not None
+        """Whether evaluation reads the structure in memory, as that of edges with weights does."""
+        return self.edge_data.inputs is not None
 
     def identity(self) -> dict[str, Any]:
         """What decides the batches, for checkpoints."""

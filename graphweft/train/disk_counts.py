@@ -28,6 +28,11 @@ class FromDisk(MiniBatch):
         store: Store = ds.store
         return store
 
+    @property
+    def takes_pieces(self) -> bool:
+        """Whether products can read rows a piece at a time."""
+        return False
+
     def pooled(self) -> int:
         """Bytes that the pool holds for the whole run; called where nothing else is there."""
         return 0

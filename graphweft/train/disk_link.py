@@ -84,8 +84,9 @@ class DiskLinkTask(LinkTask, FromDisk):
         """The training graph and the edges to predict, as far as they lie there."""
         return POOL.stats().mapped
 
-    def resize(self, memory: int) -> None:
+    def resize(self, memory: int, pieces: bool = False) -> None:
         """Rows of features and batches drawn ahead take so many bytes from now on; no batch changes."""
+        assert not pieces  # which are for types, and are not offered here
         self._disk = replace(self._disk, memory=memory)
         self.ds, self._tables = self._training(self.ds, self.x)
         self.loader = self._loader(self.drawn.batch_size, self.seed)

@@ -33,6 +33,7 @@ from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.block_io import aligned_empty
 from graphweft.storage.flat_rows import flat_rows_of
 from graphweft.storage.store import Store
+from graphweft.storage.typed_rows import TableSource, UncompressedRows
 from graphweft.train.hub_rows import is_reducible, joined, joined_block
 from graphweft.train.narrow_layer import narrowing, run_narrow
 from graphweft.train.node_set import NodeSet
@@ -48,7 +49,6 @@ Ids = NDArray[np.int64]
 _JOINED = 4  # copies of a row whose sum is taken: as read, in order, in float64
 _PIECE = 8 << 20  # bytes of rows that are read at a time where no store says otherwise
 _SPILL_SHARE = 2  # of a tile, while none is there: rows that are put in the order of tiles
-_SPARSE = 3  # of a dense row: the same with columns, as sparse rows have them
 _WEIGHED = 64  # bytes of an edge whose weight is added up
 
 
@@ -85,6 +85,7 @@ class PartInference:
         self._weighted = False
         self._flat = flat_rows_of(source) if isinstance(source, Store) else None
         self._names: Tensor | None = None
+        self._slot: Tensor | None = None  # rows of the nodes that were read last
 
     def outputs(self, wanted: Ids, weighted: bool = False) -> Tensor:
         """(n, C) outputs in evaluation mode of the nodes ``wanted``, ascending ids of the source.
@@ -169,10 +170,9 @@ class PartInference:
         return max(self.tiles.bytes_of(cost) // (cost.row + cost.own), 1)
 
     def embedding_cost(self, model: TypedStack) -> TileCost:
-        """Bytes of rows that are embedded, as dense rows and as sparse ones."""
+        """Bytes of rows that are embedded."""
         assert model.embedding is not None  # as embeds says
-        width = self._stored_width()
-        return TileCost.of_layer(width if self._flat is None else _SPARSE * width, model.embedding.shape[1])
+        return TileCost.of_layer(self._stored_width(), model.embedding.shape[1])
 
     def _layer(self, model: Stack, index: int, nodes: NodeSet, under: tuple[HiddenRows, NodeSet] | None) -> HiddenRows:
         """Rows of one layer for some nodes; ``under`` are those that it reads, None the features."""
@@ -399,7 +399,12 @@ class PartInference:
         if self._names is None:
             self._names = torch.cat([self.source.node_ids(number) for number in range(len(self.source))])
         names = self._names[torch.from_numpy(ids)]
-        return self._flat.rows(names, self._read(ids[self._flat.is_stored(names).numpy()], table))
+        stored = self._flat.is_stored(names)
+        if self._slot is None:
+            self._slot = torch.zeros(len(self._names), dtype=torch.int32)
+        self._slot[names[stored]] = torch.arange(int(stored.sum()), dtype=torch.int32)
+        # which are multiplied where they lie, before any others are read
+        return UncompressedRows.of(self._flat, names, TableSource(self._read(ids[stored.numpy()], table), self._slot))
 
     def _read(self, ids: Ids, table: RowTable) -> Tensor:
         order = np.argsort(ids, kind="stable")

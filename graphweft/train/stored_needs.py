@@ -23,10 +23,14 @@ from graphweft._budget import lifted, own_bytes
 from graphweft._memory import POOL
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.disk import AHEAD, batch_bytes
+from graphweft.loader.disk_feed import drawing_threads
 from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.loader.group_loader import GroupLoader, PlannedGroup
 from graphweft.loader.groups import Group, group_bytes, kept_bytes, part_bytes, read_group
 from graphweft.nn.stack import Stack
+from graphweft.nn.typed_stack import TypedStack
+from graphweft.storage.flat_rows import flat_rows_of
+from graphweft.storage.piece_rows import COUNT_BYTES, least_piece_memory, most_piece_memory
 from graphweft.storage.row_cache import NODE_BYTES, least_memory, most_memory
 from graphweft.storage.store import Store
 from graphweft.storage.stored_structure import structure_bytes
@@ -54,10 +58,12 @@ _TRIED = 2  # of the room of a tile: the one that is tried
 _TRIALS = 4  # of tiles, each smaller than the one before
 _TILES = 4  # times the least tile, before hidden rows are kept in memory
 _MET = 0.9  # times rows of uniform draws: those of a graph with communities or hubs meet more often
+_TYPED, _TYPED_HEADS = 5.5, 18  # times the rows of sources: what a step of a typed layer holds, without heads and with
 _LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known pairs, edges to predict and their order
 SPLITTING = 120  # bytes of an edge while edges are held out, beside the structure
 _PAIR_BYTES = 40  # of an edge afterwards: the training graph, and the edges to predict
 _HELD_OUT = 0.11  # of the edges, of which a tenth is in the test by hash
+_PIECES_TRIED = 16  # one in so many bytes of the budget is for rows while a step is tried
 _SHARED = 1.25  # times what sizes say of a batch, before one is measured
 
 
@@ -145,11 +151,14 @@ def batch_estimate(
     widths = layers or [max((p.shape[-1] for p in model.parameters() if p.dim() > 1), default=1)] * len(fanouts)
     heads = max((int(getattr(module, "heads", 0)) for module in model.modules()), default=0)
     mean, reached, drawn, total = edges / max(nodes, 1), float(seeds), 0.0, 0.0
-    inputs = [width, *widths[:-1]]
+    typed = isinstance(model, TypedStack) and embeds(model)
+    inputs = [widths[0] if typed else width, *widths[:-1]]
     for fanout, out, given in zip(fanouts, reversed(widths), reversed(inputs), strict=False):
         hop = min(reached * (mean if fanout < 0 else min(fanout, 2 * mean)), float(edges))
         further = nodes - (nodes - reached) * float(np.exp(-hop / max(nodes, 1)))
         rows = reached * (2 * given + 4 * out) + further * (given + 2 * (out if heads else 0))
+        if typed:  # which multiplies features first, and computes some of a layer for its sources
+            rows = further * max(given, out) * (_TYPED_HEADS if heads else _TYPED)
         total += _REAL * rows + hop * (16 + 8 * heads)
         reached, drawn = further, drawn + hop
     return Estimate(int(total + reached * 3 * _ID + drawn * 2 * _ID), int(reached))
@@ -250,6 +259,9 @@ def _of_rows(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], seeds:
     weights = sum(p.nbytes for p in model.parameters())
     found = batch_estimate(model, store.row_width, fanouts, seeds, nodes, store.num_edges)
     rows = least_memory(store, nodes, int(_MET * found.rows))
+    if flat_rows_of(store) is not None:
+        rows = min(rows, least_piece_memory(store))
+        reading = max(reading, 2 * LEAST_WITHIN * _REAL * store.row_width)  # rows that an evaluation embeds
     step = int(_SWING * found.step)
     needs = Needs(_PROGRAMS + _ROW_THREADS, structure=kept, kept=rows, parameters=_COPIES * weights, step=step)
     # what is measured afterwards may be more, so that a refusal names room to spare
@@ -257,46 +269,87 @@ def _of_rows(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], seeds:
 
 
 def fit_rows(steps: Any, budget: RunBudget) -> None:
-    """Chooses the table of rows, batches that are drawn ahead and what an evaluation has in memory.
+    """Chooses how rows come, batches that are drawn ahead and what an evaluation has in memory.
 
     Raises: MemoryBudgetError.
     """
-    needs, memory = rows_within(steps, budget)
-    budget.settle(needs)
+    rooms = rows_within(steps, budget)
+    budget.settle(rooms.needs)
     steps.budget = budget
-    steps.resize(memory)
+    steps.resize(rooms.memory, rooms.pieces)
 
 
-def rows_within(steps: Any, budget: RunBudget) -> tuple[Needs, int]:
-    """The memory of training on a table as large as fits, and that of the table. It may not fit."""
+class RowRooms(NamedTuple):
+    """The memory of a run on rows from disk, that of these rows, and whether they are read in pieces."""
+
+    needs: Needs
+    memory: int
+    pieces: bool
+
+    def text(self) -> str:
+        """How rows come, in words."""
+        return "in pieces, as often as they are multiplied" if self.pieces else "from disk"
+
+
+def reads_in_pieces(possible: bool, table: int, room: int) -> bool:
+    """Whether rows of a batch are read a piece at a time, which is twice: where their table has no room.
+
+    Example:
+        >>> reads_in_pieces(True, 97, 40), reads_in_pieces(True, 30, 40), reads_in_pieces(False, 97, 40)
+        (True, False, False)
+    """
+    return possible and table > room
+
+
+def rows_within(steps: Any, budget: RunBudget) -> RowRooms:
+    """The memory of training on a table as large as fits, or on pieces of rows. It may not fit."""
+    nodes, store, pieces = steps.ds.num_nodes, steps.ds.store, steps.takes_pieces
     with lifted():
+        if pieces:  # which hold little, so that what is measured fits where the rows of a batch do not
+            steps.resize(max(least_piece_memory(store), budget.room // _PIECES_TRIED), True)
         steps.prepare()
         with torch.random.fork_rng(devices=[]), kept_buffers(steps.model):
             _drawn(steps)  # compiles
             found = _drawn(steps)
         steps.optimizer.zero_grad(set_to_none=True)
+        if pieces:
+            steps.resize(least_piece_memory(store), True)  # whose tables nothing has touched
         POOL.trim()
-    nodes, store = steps.ds.num_nodes, steps.ds.store
     base = _base(steps, budget)
-    # without a table that is made anew
-    program = max(base.program - nodes * NODE_BYTES, 0) + _ROW_THREADS
+    # without tables that are made anew
+    books = nodes * (COUNT_BYTES if pieces else NODE_BYTES)
+    program = max(base.program - books, 0) + _ROW_THREADS
     base = replace(base, program=program, structure=steps.pooled())
-    workers = steps.loader.disk_workers
-    batches, step = int(_SWING * workers * (found.making + found.held)), int(_SWING * found.step) + _PAGES
+    workers = drawing_threads() if pieces else steps.loader.disk_workers
+    batches = int(_SWING * workers * (found.making + found.held))
+    step = int(_SWING * found.step) + _PAGES
     at_least = least_memory(store, nodes, int(_ROWS * found.rows))
     # batches are drawn ahead by what they are thought to have
     share = (AHEAD - 1 + max(1.0, found.held / max(found.told, 1))) / AHEAD
-    wanted = batches + step
-    left = _left(budget, base)
+    needs, memory = replace(base, batches=batches, step=step), 0
+    if not reads_in_pieces(pieces, at_least, int(_left(budget, needs) / share)):
+        needs, memory = _beside_rows(steps, budget, needs, at_least, share)
+    if not reads_in_pieces(pieces, at_least, memory):
+        memory = max(memory, at_least)
+        most = most_memory(store, nodes, found.held, len(steps.loader))
+        return RowRooms(replace(needs, kept=int(share * min(memory, most))), memory, False)
+    at_least, most = least_piece_memory(store), most_piece_memory(store, found.rows)
+    needs = replace(base, batches=int(_SWING * (found.making + found.held)), step=step)
+    needs, memory = _beside_rows(steps, budget, needs, at_least, 1.0)
+    memory = min(max(memory, at_least), most)
+    return RowRooms(replace(needs, kept=memory), memory, True)
+
+
+def _beside_rows(steps: Any, budget: RunBudget, needs: Needs, at_least: int, share: float) -> tuple[Needs, int]:
+    """Needs with an evaluation that leaves ``at_least`` to rows, where it can; and what it leaves."""
+    wanted, left = needs.batches + needs.step, _left(budget, replace(needs, batches=0, step=0))
     for most in (max(wanted, left // 2), wanted, 0):
         evaluation = _evaluation(steps, min(max(wanted, left // 4), max(most, 1)), most)
-        needs = replace(base, batches=batches, step=step, evaluation=evaluation)
+        needs = replace(needs, evaluation=evaluation)
         memory = int(_left(budget, needs) / share)
         if memory >= at_least:
             break
-    memory = max(memory, at_least)
-    most = most_memory(store, nodes, found.held, len(steps.loader))
-    return replace(needs, kept=int(share * min(memory, most))), memory
+    return needs, memory
 
 
 class Drawn(NamedTuple):
@@ -514,7 +567,8 @@ def _outputs(steps: Any) -> tuple[int, int]:
 def _held(counts: Sequence[int], ds: StoredDataset) -> int:
     """Bytes of outputs of splits of so many nodes with ids and their order, degrees and numbers of nodes."""
     of_row = _REAL * max(ds.num_classes, 1) + 3 * _ID
-    return of_row * sum(counts) + (_ID + _REAL) * ds.num_nodes
+    of_node = _ID + (_REAL if ds.store.types is None else 2 * _REAL)  # and places of rows of types
+    return of_row * sum(counts) + of_node * ds.num_nodes
 
 
 def _part_bytes(store: Store) -> int:

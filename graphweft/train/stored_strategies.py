@@ -41,11 +41,12 @@ def stored_plan(
     price: Callable[[Dataset], Strategy] | None = None,
     fanouts: Sequence[int] | None = None,
     batch_size: int = USUAL_BATCH,
-    measured: Callable[[str], tuple[Needs, int]] | None = None,
+    measured: Callable[[str], tuple[Needs, int, str]] | None = None,
 ) -> Plan:
     """Groups of parts, as mode "auto" takes them, or another mode that was asked for.
 
-    ``measured``: tells the memory of a mode within the budget, and the parts of a group; None without a budget.
+    ``measured``: tells the memory of a mode within the budget, the parts of a group, and how rows come; None without a
+    budget.
 
     Raises: ConfigError for a mode that reads no store, MemoryBudgetError for too small a budget.
     """
@@ -60,7 +61,7 @@ def stored_plan(
     stages, pinned, reuse, keep = MacroText(None) if macro is None else split_macro(macro)
     hubs = 0 if pinned is None else memory_bytes(pinned, "hubs")
     weights = sum(p.nbytes for p in model.parameters())
-    needs, count = (None, 0) if measured is None else measured("mini" if mode == "mini" else "macro")
+    needs, count, rows = (None, 0, "from disk") if measured is None else measured("mini" if mode == "mini" else "macro")
     if mode == "mini":
         count = 1 if stages is None else check_macro(stages)[1]
     elif measured is None:
@@ -78,7 +79,7 @@ def stored_plan(
             needs=groups,
             disk=store.nbytes,
         ),
-        Strategy("mini", "structure in memory, rows of features from disk", needs=needs if mode == "mini" else None),
+        Strategy("mini", f"structure in memory, rows of features {rows}", needs=needs if mode == "mini" else None),
     ]
     priced: Strategy | None = None
     if price is not None and mode != "mini" and store.types is None and store.num_features and ds.train_idx.numel():

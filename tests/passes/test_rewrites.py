@@ -41,6 +41,19 @@ def sage_mean(rows: bool = False) -> Program:
     return w.done(out=add(Op.TAKE_ROWS, h, w.rows()) if rows else h)
 
 
+def normed(rows: bool = False) -> Program:
+    """A layer norm over the columns of each node, as typed layers have it."""
+    w = Writer()
+    add, x = w.b.add, w.nodes()
+    h = add(Op.REDUCE, w.graph(), add(Op.BROADCAST_SRC, w.graph(), x), kind="sum")
+    h = add(Op.BIAS, add(Op.ADD, add(Op.MATMUL, x, w.shared("W", 3, 3)), h), w.shared("b", 3))
+    h = add(Op.ROW_ADD, h, add(Op.SCALE, add(Op.ROW_SUM, h), factor=-1 / 3))
+    variance = add(Op.SCALE, add(Op.ROW_SUM, add(Op.MUL, h, h)), factor=1 / 3)
+    h = add(Op.ROW_SCALE, h, add(Op.POW, variance, exponent=-0.5, eps=1e-3))
+    h = add(Op.MUL, add(Op.COL_SCALE, h, w.shared("s", 3)), add(Op.FILL_COLS, variance, width=3))
+    return w.done(out=add(Op.TAKE_ROWS, h, w.rows()) if rows else h)
+
+
 def gin(rows: bool = False) -> Program:
     w = Writer()
     add, x = w.b.add, w.nodes()
@@ -67,7 +80,7 @@ def weighted(rows: bool = False) -> Program:
 
 
 MODELS: dict[str, Callable[..., Program]] = {
-    "gcn": gcn, "sage_mean": sage_mean, "gin": gin, "max_pool": max_pool, "weighted": weighted,
+    "gcn": gcn, "sage_mean": sage_mean, "gin": gin, "max_pool": max_pool, "weighted": weighted, "normed": normed,
 }  # fmt: skip
 
 
@@ -163,6 +176,12 @@ def test_demand_restricts_the_last_aggregation() -> None:
     assert demanded.count(Op.TAKE_DST) == 1
     last = [v for v in demanded.values if v.op is Op.SPMM][-1]
     assert last.tensor.rows == "R"
+
+
+def test_demand_passes_a_layer_norm() -> None:
+    demanded = push_demand(cleanup(fuse_messages(normed(rows=True))))
+    made = [v for v in demanded.values if v.op is not Op.INPUT and isinstance(v.type, TensorType)]
+    assert made and all(v.tensor.rows in ("R", None) for v in made)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,9 @@ class _OwnSource:
         found = torch.searchsorted(self._ids, nodes).clamp_(max=max(len(self._ids) - 1, 0))
         yield Piece(0, self._table, self._order[found] if len(self._ids) else found)
 
+    def entries(self, nodes: Tensor) -> None:
+        """Nobody has counted them."""
+
 
 class _InPieces:
     """Rows of a table, so many at a time."""
@@ -41,6 +44,11 @@ class _InPieces:
             place = whole.place[first : first + self._count]
             kept, inverse = torch.unique(place, return_inverse=True)
             yield Piece(first, whole.table[kept], inverse)
+
+    def entries(self, nodes: Tensor) -> Tensor:
+        """Counted by NumPy."""
+        (whole,) = self._all.pieces(nodes)
+        return torch.from_numpy(np.count_nonzero(whole.table[whole.place].numpy(), axis=1))
 
 
 # nodes of three types, the columns of two of them, nodes drawn, zeros, columns of the result
@@ -121,6 +129,41 @@ def test_typed_rows_are_sparse_features() -> None:
         assert torch.equal(made.indptr, expected.indptr) and torch.equal(made.values, expected.values)
     assert torch.equal(x @ torch.eye(flat.width), known.to_dense())
     assert not isinstance(x.with_values(x.values * 2), UncompressedRows)
+
+
+def test_torch_multiplies_dense_rows_where_they_lie() -> None:
+    flat, nodes, stored, table = _case("columns are cut")
+    known = _known(flat, nodes, stored, table)
+    x = UncompressedRows.of(flat, nodes, _InPieces(table, stored, 500))
+    w = torch.randn(flat.width, 8, requires_grad=True)
+    twin = w.detach().clone().requires_grad_()
+    product, expected = x @ w, known @ twin
+    product.square().sum().backward()
+    expected.square().sum().backward()
+    assert torch.equal(product, expected) and torch.equal(w.grad, twin.grad)
+    assert "_whole" not in vars(x)  # no compressed rows
+
+
+def test_entries_are_counted_while_rows_are_multiplied() -> None:
+    """A source that knows its numbers of entries is gone through once for each product."""
+    flat, nodes, stored, table = _case("columns are cut")
+    passes, source = [], _InPieces(table, stored, 500)
+
+    class Counted:
+        entries = staticmethod(source.entries)
+
+        def pieces(self, nodes: Tensor) -> Iterator[Piece]:
+            passes.append(len(nodes))
+            return source.pieces(nodes)
+
+    x = UncompressedRows.of(flat, nodes, Counted())
+    assert x.nnz == _known(flat, nodes, stored, table).nnz and not passes
+    typed_products.matmul(x, torch.randn(flat.width, 8))
+    typed_products.contract(x, torch.randn(len(nodes), 8))
+    assert passes == 2 * [len(nodes)]
+    known = _known(flat, nodes, stored, table).to_scipy()
+    assert x.row_offsets.tolist() == known.indptr.tolist()
+    assert x.entries.columns.tolist() == known.tocsc().indptr.tolist()
 
 
 def test_threads_change_no_bit() -> None:

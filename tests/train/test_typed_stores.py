@@ -18,6 +18,7 @@ from graphweft.loader.group_loader import GroupLoader
 from graphweft.loader.groups import read_group
 from graphweft.loader.hubs import influence, pin_hubs
 from graphweft.run import run
+from graphweft.storage.piece_rows import least_piece_memory
 from graphweft.train.spec import TrainSpec
 
 PARTS, MEMORY = 4, 1_200_000  # about half of the rows have room
@@ -62,6 +63,77 @@ def test_losses_of_a_typed_store_are_those_of_memory_bit_for_bit(kind: str, fold
     assert (told[-1].metrics["bytes_read"] or 0) > 0  # not all rows have room
     assert torch.allclose(disk.predictions().outputs, memory.predictions().outputs, atol=1e-4)
     assert disk.evaluate("test") == pytest.approx(memory.evaluate("test"), abs=2 / 80)
+
+
+@pytest.mark.parametrize("kind", ["RGCN", "HGT"])
+def test_rows_in_pieces_give_the_losses_of_memory_bit_for_bit(kind: str, folder: Path) -> None:
+    store = gw.macro.Store(folder)
+    disk, memory = (
+        _trainer(kind, data, store.num_features, **more)
+        for data, more in ((store, {"memory": "64MB"}), (gw.load(folder), {}))
+    )
+    disk._batch.resize(least_piece_memory(store), True)
+    disk._batch.loader._feed._rows.rows = 37
+    told = disk.fit(3)
+    memory.fit(3)
+    assert _same(disk, memory)
+    read = [record.metrics for record in told]
+    nodes = [
+        int(((batch.n_id >= 240) & (batch.n_id < 680)).sum()) for batch in memory._batch.loader
+    ]  # of the fourth epoch
+    row = 4 * 640
+    assert 1.8 * sum(nodes) < read[2]["rows_read"] < 2.2 * sum(nodes)  # once for each product
+    assert read[0]["rows_read"] > read[2]["rows_read"]  # entries of rows were counted
+    assert read[2]["bytes_needed"] == row * read[2]["rows_read"] and read[2]["bytes_read"] >= read[2]["bytes_needed"]
+    assert disk.evaluate("test") == pytest.approx(memory.evaluate("test"), abs=2 / 80)
+
+
+def test_batches_whose_rows_do_not_fit_are_read_in_pieces(tmp_path: Path) -> None:
+    """Rows of one batch take most of the budget of the run."""
+    papers, width, ids = 4000, 8192, np.arange(4000)
+    rng = np.random.default_rng(0)
+    cited = rng.integers(0, papers, papers * 3)
+    graph = gw.Graph.hetero(
+        {("paper", "cites", "paper"): (cited, np.tile(ids, 3)), ("venue", "of", "paper"): (ids % 7, ids)},
+        {"paper": papers, "venue": 7},
+    )
+    y = np.full(papers + 7, -1)
+    y[:papers] = ids % 3
+    x = {"paper": torch.from_numpy(rng.standard_normal((papers, width), np.float32))}
+    splits = {"train_idx": ids[:512], "val_idx": ids[512:600], "test_idx": ids[600:700]}
+    ds = gw.Dataset("wide", graph, None, y, features=x, target_type="paper", num_classes=3, **splits)
+    store = gw.macro.prepare_store(ds, tmp_path / "s", parts=4, memory="400MB", method="hash")
+
+    def trainer(data: Any, **more: Any) -> gw.Trainer:
+        torch.manual_seed(0)
+        model = gw.nn.RGCN(store.num_features, 8, 3, num_relations=2, num_layers=2)
+        given: dict[str, Any] = {"mode": "mini", "fanouts": (3, 3), "batch_size": 256, "seed": 0}
+        return gw.Trainer(model, data, restore_best=False, **given, **more)
+
+    memory = trainer(gw.load(tmp_path / "s"))  # before there is a budget, which counts all that comes
+    known = memory.fit(1)[-1].loss
+    batch = next(iter(memory._batch.loader))
+    assert 4 * width * int((batch.n_id < papers).sum()) > 60_000_000
+    disk = trainer(store, memory="100MB")
+    assert disk.fit(1)[-1].loss == known
+    assert disk._batch._disk.pieces and disk._batch.loader.disk.nbytes > 0
+    large = trainer(store, memory="400MB")
+    large.fit(0)
+    assert not large._batch._disk.pieces
+    told = {
+        budget: str(gw.plan(disk.model, store, budget, mode="mini", fanouts=(3, 3), batch_size=256))
+        for budget in ("100MB", "400MB")
+    }
+    assert "rows of features in pieces" in told["100MB"] and "rows of features from disk" in told["400MB"]
+    least = 20_000_000
+    for _ in range(3):  # refused by sizes, then by what was measured
+        try:
+            assert trainer(store, memory=least).fit(1)[-1].loss > 0
+            break
+        except gw.errors.MemoryBudgetError as refused:
+            assert refused.least > least
+            least = refused.least
+    assert least < 100_000_000
 
 
 def test_a_loader_gives_the_typed_batches_of_memory(folder: Path) -> None:
