@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from graphweft._memory import Pool
 from graphweft.ir.ops import LEAVES, STRUCTURE, Op
 from graphweft.ir.program import Value
 from graphweft.ir.residency import StructType, TensorType
@@ -30,7 +31,7 @@ class Footprint:
         peak: Most bytes of intermediate values, outputs and gradients alive at once, hoisted ones not counted; with
             what a kernel takes beside its results.
         structure: Graphs that are made from the one given and kept.
-        making: What passes while hoisted values are made.
+        making: What passes while hoisted values and graphs are made.
     """
 
     hoisted: int
@@ -73,9 +74,10 @@ def footprint(plan: Plan, sizes: Sizes, symmetric: bool = False) -> Footprint:
         peak = max(peak, after)
     program, before = plan.compiled.program, plan.compiled.hoisted
     forms = {item.value: form_of(item.value, program, before) for item in plan.hoisted}
-    structure = sum(_structure_bytes(value, form, sizes, symmetric) for value, form in forms.items())
+    made = {value: _structure_bytes(value, form, sizes, symmetric) for value, form in forms.items()}
+    making = max([_passing(plan, hoisted, size), *(_turning(value, sizes) for value in made if made[value])])
     kept = sum(size[s] for s in hoisted), sum(size[s] for s in saved)
-    return Footprint(int(kept[0]), int(kept[1]), int(peak), structure, _passing(plan, hoisted, size))
+    return Footprint(int(kept[0]), int(kept[1]), int(peak), sum(made.values()), making)
 
 
 def _passing(plan: Plan, hoisted: set[int], size: Sequence[float]) -> int:
@@ -109,6 +111,21 @@ def covered(call: KernelCall, size: list[float]) -> set[int]:
     """The operand whose memory the result of ``call`` takes."""
     made = size[call.writes[0].at]
     return set(next(([slot.at] for slot in call.reads if slot.at in call.frees and size[slot.at] == made), []))
+
+
+def _turning(value: Value, sizes: Sizes) -> int:
+    """What passes while a graph is made: those between it and the given one, in whole pages, and what sorting takes.
+
+    They are made for it anew.
+    """
+    between, at = 0, value
+    while at.inputs and at.inputs[0].op in STRUCTURE:
+        at = at.inputs[0]
+        between += -(-_structure_bytes(at, Form.ROWS, sizes, False) // Pool.page) * Pool.page
+    if value.op is not Op.REVERSE or not isinstance(value.type, StructType):
+        return between
+    # a place of 16 bits for every edge, with lists of buckets; pages of the result that are given back afterwards
+    return int(between + 2 * sizes.rows.get(value.type.edge, 0) + 2 * Pool.page)
 
 
 def _structure_bytes(value: Value, form: Form, sizes: Sizes, symmetric: bool) -> int:

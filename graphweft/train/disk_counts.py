@@ -33,8 +33,8 @@ class FromDisk(MiniBatch):
         """Whether products can read rows a piece at a time."""
         return False
 
-    def pooled(self) -> int:
-        """Bytes that the pool holds for the whole run; called where nothing else is there."""
+    def pooled(self, before: int) -> int:
+        """Bytes that the pool holds for the whole run, beside ``before``; called where nothing else is there."""
         return 0
 
     def step(self) -> Tensor:

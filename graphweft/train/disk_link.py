@@ -80,14 +80,16 @@ class DiskLinkTask(LinkTask, FromDisk):
         held, scoring = link_outputs(self.model, self.store, whole=True)
         return held, max(scoring - held, 0)
 
-    def pooled(self) -> int:
+    def pooled(self, before: int) -> int:
         """The training graph and the edges to predict, as far as they lie there."""
-        return POOL.stats().mapped
+        return max(POOL.stats().mapped - before, 0)
 
     def resize(self, memory: int, pieces: bool = False) -> None:
-        """Rows of features and batches drawn ahead take so many bytes from now on; no batch changes."""
-        assert not pieces  # which are for types, and are not offered here
-        self._disk = replace(self._disk, memory=memory)
+        """Rows of features and batches drawn ahead take so many bytes from now on; no batch changes.
+
+        ``pieces``: False, as links are of no types.
+        """
+        self._disk = replace(self._disk, memory=memory, pieces=pieces)
         self.ds, self._tables = self._training(self.ds, self.x)
         self.loader = self._loader(self.drawn.batch_size, self.seed)
 

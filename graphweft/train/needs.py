@@ -128,6 +128,7 @@ class RunBudget:
 
     Attributes:
         needs: What was predicted for the way that was chosen; None before.
+        pooled: Bytes that the pool had mapped before, which may be others'.
         tile: Nodes that an evaluation computes at once; None: all.
     """
 
@@ -137,7 +138,8 @@ class RunBudget:
         own, data = own_bytes(), data_bytes(ds)
         floor = max(0, own - data) if around is None else around.floor
         self._budget = Budget(memory_bytes(memory), floor)
-        self._before = own - data - floor, own - POOL.stats().mapped
+        self.pooled = POOL.stats().mapped
+        self._before = own - data - floor, own - self.pooled
         self._highest = Highest()
         self.needs: Needs | None = None
         self.tile: int | None = None
@@ -314,6 +316,8 @@ def full_needs(
         structure += ds.x.values.nbytes + ds.x.indices.nbytes + ds.x.indptr.element_size() * ds.x.width
     first, again, last = Run(plans[0], sizes, loss, is_taped=records), Run(plans[0], sizes, loss), Run(plans[1], sizes)
     steps, both = taken_bytes(first, again), taken_bytes(first, last, again, last)
+    steps = max(steps, step.making, evaluation.making)  # which is over before the first step
+    both = max(steps, both)
     return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)
 
 

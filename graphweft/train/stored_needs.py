@@ -114,7 +114,7 @@ def link_outputs(model: Stack, store: Store, whole: bool = False) -> tuple[int, 
     rows = _REAL * model.out_features * store.num_nodes
     held = min(MOST_SCORED, int(_HELD_OUT * store.num_edges))
     part = 0 if whole else 3 * _ID * int(store.edge_counts.max(initial=0))
-    pairs = (3 if whole else 6) * _ID * RANKED_AMONG * held + part
+    pairs = (4 if whole else 12) * _ID * RANKED_AMONG * held + part  # ends, places, parts, keys and scores of each
     return rows + (2 * _ID + _REAL) * store.num_nodes, rows + max(rows, pairs)
 
 
@@ -137,10 +137,11 @@ def least_told(estimated: int) -> int:
 
 
 class Estimate(NamedTuple):
-    """Of a batch, from sizes alone: bytes of it and of its step beside rows of features, and how many these are."""
+    """Of a batch, from sizes: bytes of its step beside rows of features, how many these are, and bytes of ids."""
 
     step: int
     rows: int
+    ids: int
 
 
 def batch_estimate(
@@ -161,7 +162,8 @@ def batch_estimate(
             rows = further * max(given, out) * (_TYPED_HEADS if heads else _TYPED)
         total += _REAL * rows + hop * (16 + 8 * heads)
         reached, drawn = further, drawn + hop
-    return Estimate(int(total + reached * 3 * _ID + drawn * 2 * _ID), int(reached))
+    ids = reached * 3 * _ID + drawn * 2 * _ID
+    return Estimate(int(total + ids), int(reached), int(ids))
 
 
 def _residents(ds: StoredDataset) -> int:
@@ -262,10 +264,15 @@ def _of_rows(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], seeds:
     if flat_rows_of(store) is not None:
         rows = min(rows, least_piece_memory(store))
         reading = max(reading, 2 * LEAST_WITHIN * _REAL * store.row_width)  # rows that an evaluation embeds
-    step = int(_SWING * found.step)
-    needs = Needs(_PROGRAMS + _ROW_THREADS, structure=kept, kept=rows, parameters=_COPIES * weights, step=step)
+    needs = Needs(_PROGRAMS + _ROW_THREADS, structure=kept, kept=rows, parameters=_COPIES * weights, evaluation=reading)
+    step, batches = int(_SWING * found.step), _ahead(found.ids, found.ids + POOL.page, drawing_threads())
     # what is measured afterwards may be more, so that a refusal names room to spare
-    return replace(needs, evaluation=reading, trims=True, measured=True)
+    return replace(needs, step=step, batches=batches, trims=True, measured=True)
+
+
+def _ahead(held: int, making: int, workers: int) -> int:
+    """Bytes of batches that threads draw ahead, with what drawing takes and what a thread's own heap keeps of it."""
+    return workers * (int(_SWING * (held + making)) + min(_WORKER, making))
 
 
 def fit_rows(steps: Any, budget: RunBudget) -> None:
@@ -318,10 +325,8 @@ def rows_within(steps: Any, budget: RunBudget) -> RowRooms:
     base = _base(steps, budget)
     # without tables that are made anew
     books = nodes * (COUNT_BYTES if pieces else NODE_BYTES)
-    program = max(base.program - books, 0) + _ROW_THREADS
-    base = replace(base, program=program, structure=steps.pooled())
-    workers = drawing_threads() if pieces else steps.loader.disk_workers
-    batches = int(_SWING * workers * (found.making + found.held))
+    base = replace(base, program=max(base.program - books, 0) + _ROW_THREADS, structure=steps.pooled(budget.pooled))
+    batches = _ahead(found.held, found.making, drawing_threads() if pieces else steps.loader.disk_workers)
     step = int(_SWING * found.step) + _PAGES
     at_least = least_memory(store, nodes, int(_ROWS * found.rows))
     # batches are drawn ahead by what they are thought to have
@@ -390,7 +395,7 @@ def _left(budget: RunBudget, needs: Needs) -> int:
 def _base(steps: Any, budget: RunBudget) -> Needs:
     """What is there before groups are read, and what comes with training."""
     weights = sum(p.nbytes for p in steps.model.parameters())
-    taken = own_bytes() - POOL.stats().mapped - budget.floor
+    taken = own_bytes() - (POOL.stats().mapped - budget.pooled) - budget.floor
     data = stored_bytes(steps.ds)
     orders = steps.loader.num_items * _SEED_BYTES
     return Needs(program=max(taken - data, 0) + _THREADS, data=data + orders, parameters=_COPIES * weights, trims=True)

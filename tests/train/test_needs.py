@@ -323,6 +323,24 @@ def test_what_passes_while_values_are_computed_once_is_counted() -> None:
     assert kept and found.making == pytest.approx(stats.peak_lent - stats.lent, rel=0.05)
 
 
+def test_graphs_that_a_turned_one_is_made_of_are_counted() -> None:
+    """The reverse of the in-edges of training nodes: these are taken for it anew, and sorting has its own memory."""
+    ds = gw.synthetic("reddit", scale=0.01, seed=45)
+    trainer = gw.Trainer(gw.nn.APPNP(ds.num_features, 16, ds.num_classes), ds)
+    batch, pool = trainer._batch, Pool()
+    assert isinstance(batch, FullBatch)
+    step, _, _, sizes = batch.plans()
+    turned = [item for item in step.hoisted if item.value.op is Op.REVERSE]
+    edges = [sizes.rows[item.value.type.edge] for item in turned]  # type: ignore[union-attr]
+    found = footprint(step, sizes)
+    with POOL.within(pool):
+        trainer.prepare()
+    stats = pool.stats()
+    assert turned and min(edges) < ds.graph.num_edges  # those of some nodes
+    assert found.making >= stats.peak_lent - stats.lent + 2 * min(edges)
+    assert batch.needs(unlimited(ds)).step >= found.making
+
+
 def test_draws_that_nothing_hides_have_a_price_of_their_own(ds: Dataset) -> None:
     """Within a budget that leaves no room for batches ahead, and where the loader prepares each when it is asked."""
     mini = gw.Trainer(_model("SAGE", ds), ds, mode="mini", fanouts=(5, 5), batch_size=256)._batch
