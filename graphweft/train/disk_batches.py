@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from graphweft._errors import ConfigError
-from graphweft._memory import POOL
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.loader.disk import tables_of
 from graphweft.loader.disk_feed import DiskFeed
@@ -32,6 +31,7 @@ from graphweft.train.full_batch import evaluation
 from graphweft.train.macro import MacroRun
 from graphweft.train.metrics import Evaluation
 from graphweft.train.mini_batch import AnyLoader
+from graphweft.train.needs import trimmed
 from graphweft.train.node_batches import NodeBatches
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.part_inference import PartInference
@@ -162,13 +162,10 @@ class DiskBatches(FromDisk):
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss, from all in-edges where the model is a stack of layers."""
-        if self.budget is not None:
-            POOL.trim()
-        kept = torch.unique(torch.cat(list(self.rows.values())), sorted=True)
-        rows = {part: torch.searchsorted(kept, nodes) for part, nodes in self.rows.items()}
-        outputs = self._outputs(kept)
-        if self.budget is not None:
-            POOL.trim()
+        with trimmed(self.budget):
+            kept = torch.unique(torch.cat(list(self.rows.values())), sorted=True)
+            rows = {part: torch.searchsorted(kept, nodes) for part, nodes in self.rows.items()}
+            outputs = self._outputs(kept)
         return evaluation(self.target, outputs, self.ds.y[kept], rows, self.metrics)
 
     def logits(self) -> Tensor:

@@ -24,6 +24,7 @@ from graphweft.train.disk_batches import EVALUATION, check_mapped
 from graphweft.train.disk_counts import FromDisk
 from graphweft.train.link_task import LinkTask, check_link, check_stored_links
 from graphweft.train.metrics import Evaluation
+from graphweft.train.needs import trimmed
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.settle import Features
 from graphweft.train.setup import Setup
@@ -95,12 +96,8 @@ class DiskLinkTask(LinkTask, FromDisk):
 
     def evaluate(self) -> Evaluation:
         """As for links in memory; what batches took is given back before it, and the other way round."""
-        if self.budget is not None:
-            POOL.trim()
-        found = super().evaluate()
-        if self.budget is not None:
-            POOL.trim()
-        return found
+        with trimmed(self.budget):
+            return super().evaluate()
 
     def logits(self) -> Tensor:
         """The embeddings, (N, C), from all neighbours in the training graph."""

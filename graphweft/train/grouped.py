@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from graphweft._errors import ConfigError, MemoryBudgetError
-from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset, training_labels
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.batch import Batch
@@ -37,6 +36,7 @@ from graphweft.train.full_batch import evaluation
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
 from graphweft.train.mini_batch import AnyLoader, MiniBatch
+from graphweft.train.needs import trimmed
 from graphweft.train.options import check_macro
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
@@ -233,12 +233,9 @@ class Grouped(OnGroups):
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss, from all in-edges where the model is a stack of layers."""
         self.let_go()
-        if self.budget is not None:
-            POOL.trim()
-        order = torch.argsort(self._row_ids)
-        outputs = self.inference.outputs(self._row_ids[order].numpy(), self._is_weighted)
-        if self.budget is not None:
-            POOL.trim()
+        with trimmed(self.budget):
+            order = torch.argsort(self._row_ids)
+            outputs = self.inference.outputs(self._row_ids[order].numpy(), self._is_weighted)
         if not isinstance(self.ds, StoredDataset):
             outputs = torch.empty_like(outputs).index_copy_(0, order, outputs)
         return evaluation(self.target, outputs, self.ds.y, self.rows, self.metrics)

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from graphweft._errors import ConfigError, DataError, MemoryBudgetError
-from graphweft._memory import POOL
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.groups import group_bytes, kept_bytes, parts_within
 from graphweft.loader.link_batch import LinkBatch
@@ -29,6 +28,7 @@ from graphweft.train.grouped import OnGroups
 from graphweft.train.link_task import MOST_SCORED, LinkTask, check_link, check_stored_links
 from graphweft.train.macro import Macro
 from graphweft.train.metrics import Evaluation
+from graphweft.train.needs import trimmed
 from graphweft.train.options import check_macro
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
@@ -99,12 +99,8 @@ class GroupedLinks(OnGroups, LinkTask):
 
     def evaluate(self) -> Evaluation:
         """As for links in memory; what groups took is given back before it, and the other way round."""
-        if self.budget is not None:
-            POOL.trim()
-        found = super().evaluate()
-        if self.budget is not None:
-            POOL.trim()
-        return found
+        with trimmed(self.budget):
+            return super().evaluate()
 
     def use(self, edge_data: Any) -> None:
         """Raises: ConfigError for values of edges."""

@@ -242,6 +242,16 @@ class RunBudget:
             yield
 
 
+@contextmanager
+def trimmed(budget: RunBudget | None) -> Iterator[None]:
+    """Free memory is given back before the block and after it, where there is a budget."""
+    if budget is not None:
+        POOL.trim()
+    yield
+    if budget is not None:
+        POOL.trim()
+
+
 def refusal(needs: Needs, limit: int) -> MemoryBudgetError:
     """The error of a run that does not fit."""
     terms = f"{needs.text()}, spare {shown_bytes(needs.spare)}"
@@ -433,4 +443,5 @@ __all__ = [
     "refusal",
     "rehearse",
     "rehearsed",
+    "trimmed",
 ]
