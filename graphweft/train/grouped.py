@@ -57,7 +57,7 @@ def check_macro_run(ds: Dataset, task: str, sampler: Any, prepare: object, reads
     ):
         if value != wanted:
             given = value if isinstance(value, str) else type(value).__name__
-            raise ConfigError(f"{name}: expected {wanted} with mode macro, got {given!r}")
+            raise ConfigError(f"{name}={given} cannot be combined with mode=macro; use {name}={wanted}")
     left = [name for name in _NO_EDGES if getattr(ds, name, None) is not None]
     left = [] if isinstance(ds, StoredDataset) else left
     if left and reads_edges:

@@ -254,7 +254,11 @@ def test_options_that_do_not_fit_are_told_in_one_line(ds: gw.Dataset, store: gw.
         (store, {"macro": "parts:2/16"}, "macro: expected parts:B/8 for a store of 8 parts, got parts:2/16"),
         (store, {"macro": "large:1/8"}, "macro: expected parts:B/P with mode macro"),
         (ds, {}, "macro: expected parts:B/P with mode macro on a dataset in memory, got None"),
-        (store, {"sampler": "saint-node", "fanouts": None}, "sampler: expected neighbor with mode macro"),
+        (
+            store,
+            {"sampler": "saint-node", "fanouts": None},
+            "sampler=saint-node cannot be combined with mode=macro; use sampler=neighbor",
+        ),
         (store, {"macro": gw.macro.Macro("parts:2/8", quality=0.1)}, "macro: expected neither quality nor refresh"),
     ):
         with pytest.raises(gw.errors.ConfigError, match=text):
