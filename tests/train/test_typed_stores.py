@@ -133,6 +133,8 @@ def test_batches_whose_rows_do_not_fit_are_read_in_pieces(tmp_path: Path) -> Non
         except gw.errors.MemoryBudgetError as refused:
             assert refused.least > least
             least = refused.least
+    else:
+        pytest.fail(f"no run within the {least} bytes that refusals named")
     assert least < 100_000_000
 
 
