@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
+_OWN = "GRAPHWEFT_TEST_OWN_PROCESS"  # set in the process that a test has for itself
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,6 +47,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _share(items: list[pytest.Item], number: int, of: int) -> list[pytest.Item]:
     return items[number * len(items) // of : (number + 1) * len(items) // of]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test with the mark ``own_process`` in a new process: no other test acts on its memory."""
+    if not pyfuncitem.get_closest_marker("own_process") or _OWN in os.environ:
+        return None
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, _OWN: "1"}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.fail(f"in a process of its own:\n{done.stdout}{done.stderr}", pytrace=False)
+    return True
 
 
 @pytest.fixture(scope="session")

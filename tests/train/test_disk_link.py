@@ -180,6 +180,7 @@ def test_a_budget_in_mode_mini_is_that_of_the_whole_run(ds: gw.Dataset, folder: 
     assert told[-1].val_acc == pytest.approx(free[-1].val_acc, abs=1e-3)
 
 
+@pytest.mark.own_process
 @pytest.mark.parametrize("mode", ["macro", "mini"])
 def test_what_scoring_takes_is_counted(mode: str, ds: gw.Dataset, folder: Path) -> None:
     more: dict[str, Any] = {"macro": "parts:2/4"} if mode == "macro" else {}

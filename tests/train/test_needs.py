@@ -479,6 +479,7 @@ def test_gaps_that_batches_leave_are_counted_where_steps_are_run_to_see() -> Non
     assert taken_by_epochs(batches, 0, 0).most == pytest.approx(taken, rel=0.15, abs=4 * MB)
 
 
+@pytest.mark.own_process
 def test_a_batch_that_has_no_room_is_not_trained_on_to_see_what_it_takes(
     ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -530,6 +531,7 @@ def test_the_least_of_a_full_batch_keeps_values_where_making_them_again_takes_mo
     assert trainer.needs is not None and trainer.needs.kept > 10 * MB
 
 
+@pytest.mark.own_process
 def test_a_part_of_a_tile_tells_what_the_tile_takes(ds: Dataset) -> None:
     model = _model("GAT", ds)
     mini = gw.Trainer(model, ds, mode="mini", fanouts=(5, 5), batch_size=256)._batch
