@@ -3,15 +3,16 @@
     python csrc/bindings.py           # after an entry point or a structure has changed
 
 Comes in: definitions ``GW_API int gw_name(...)`` of ``core/*.cpp`` and structures ``gw_name`` of the headers. Goes out:
-``graphweft/_abi.py`` for Python, ``entry_points.h`` for the C++ tests and for ``replay.cpp``, and ``abi_hash.h``, by
-which Python refuses a library that was compiled from other sources. ``tests/test_abi.py`` sees that the files are those
-this writes.
+``graphweft/_abi.py`` for Python, ``entry_points.h`` for the C++ tests and for ``replay.cpp``, ``abi_hash.h``, by which
+Python refuses a library that was compiled from other sources, and ``first_use/entries.cpp``, which stands for kernels
+that are compiled when they are first called. ``tests/test_abi.py`` sees that the files are those this writes.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import re
 import subprocess
 import textwrap
@@ -21,6 +22,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 HEADERS = ROOT / "csrc/include/graphweft"
 PYTHON, LISTED, HASH = ROOT / "graphweft/_abi.py", HEADERS / "entry_points.h", HEADERS / "abi_hash.h"
+KERNELS, FIRST_USE = ROOT / "csrc/first_use/kernels.json", ROOT / "csrc/first_use/entries.cpp"
 
 _ENTRY = re.compile(r"GW_API int (gw_\w+)\(([^)]*)\)\s*\{")
 _STRUCTURE = re.compile(r"^struct (gw_\w+) \{\n(.*?)^\};", re.DOTALL | re.MULTILINE)
@@ -80,10 +82,12 @@ def _members(body: str) -> tuple[Field, ...]:
     return tuple(found)
 
 
-def entries() -> dict[str, tuple[Field, ...]]:
-    """Every entry point with its parameters, by the order of files and lines."""
+def entries(files: tuple[str, ...] = ()) -> dict[str, tuple[Field, ...]]:
+    """Every entry point, or those of some files, with its parameters, by the order of files and lines."""
     found: dict[str, tuple[Field, ...]] = {}
     for path in sorted((ROOT / "csrc/core").glob("*.cpp")):
+        if files and path.name not in files:
+            continue
         text = _COMMENT.sub("", path.read_text())
         if len(_ENTRY.findall(text)) != text.count("GW_API int "):
             raise SystemExit(f"{path.name}: expected GW_API int gw_name(type name, ...) {{ at every entry point")
@@ -92,6 +96,12 @@ def entries() -> dict[str, tuple[Field, ...]]:
                 raise SystemExit(f"{path.name}: expected one definition of {name}, got another")
             found[name] = _parameters(parameters)
     return found
+
+
+def first_use() -> dict[str, dict[str, tuple[Field, ...]]]:
+    """Entry points by the name of the kernels that ``first_use/kernels.json`` lists their files under."""
+    listed: dict[str, list[str]] = json.loads(KERNELS.read_text())
+    return {name: entries(tuple(files)) for name, files in listed.items()}
 
 
 def structures(of: dict[str, tuple[Field, ...]]) -> list[Structure]:
@@ -186,6 +196,12 @@ def python_text() -> str:
         text = ", ".join(pointers.get(kind, kind) for kind in kinds) + ("," if len(kinds) == 1 else "")
         wrapped = textwrap.wrap(f'"{name}": ({text}),', _WIDTH, subsequent_indent="    ")
         lines += [f"    {line}" for line in wrapped]
+    lines += ["}", "# Entry points of kernels that may be compiled when they are first called.", "FIRST_USE = {"]
+    for name, listed in first_use().items():
+        wrapped = textwrap.wrap(
+            f'"{name}": ({", ".join(repr(entry) for entry in listed)},),'.replace("'", '"'), _WIDTH - 4
+        )
+        lines += [f"    {wrapped[0]}", *(f"        {line}" for line in wrapped[1:])]
     return "\n".join([*lines, "}", "# fmt: on", ""])
 
 
@@ -210,6 +226,54 @@ def header_text() -> str:
     return "\n".join([*lines, "}", "", "#define GW_ENTRY_POINTS(X) \\", listed, ""])
 
 
+def first_use_text() -> str:
+    """``first_use/entries.cpp``."""
+    by_name = first_use()
+    found = {entry: (name, parameters) for name, listed in by_name.items() for entry, parameters in listed.items()}
+    numbers = {entry: number for number, entry in enumerate(found)}
+    lines = [
+        "// Stands for the kernels of kernels.json in a library that is compiled without them: see first_use.h.",
+        "// Written by csrc/bindings.py from the sources of csrc/core.",
+        "#include <cstring>",
+        "",
+        '#include "graphweft/entry_points.h"',
+        '#include "graphweft/first_use.h"',
+        "",
+        "namespace {",
+        "gw::first_use_entry first_use_table[] = {",
+        *(f'{{"{entry}", "{name}"}},' for entry, (name, _) in found.items()),
+        "};",
+        "}  // namespace",
+        "",
+        'extern "C" {',
+        "// Where the entry point `name` is from now on, and the last error of its library. 0 where there is none.",
+        "GW_API int gw_first_use_bind(const char* name, void* function, const char* (*last_error)()) {",
+        "  for (gw::first_use_entry& entry : first_use_table) {",
+        "    if (std::strcmp(entry.name, name) != 0) continue;",
+        "    entry.last_error.store(last_error, std::memory_order_relaxed);",
+        "    entry.function.store(function, std::memory_order_release);",
+        "    return 1;",
+        "  }",
+        "  return 0;",
+        "}",
+    ]
+    hidden = entries()  # a structure of the same name as a function is one only after the word
+    for entry, (_, parameters) in found.items():
+        given = "".join(f", {p.name}" for p in parameters)
+        kinds = [
+            p.type.replace(_plain(p.type), f"struct {_plain(p.type)}") if _plain(p.type) in hidden else p.type
+            for p in parameters
+        ]
+        taken = ", ".join(f"{kind} {p.name}" for kind, p in zip(kinds, parameters, strict=True))
+        lines += [
+            "",
+            f"GW_API int {entry}({taken or 'void'}) {{",
+            f"  return gw::call_first_use(first_use_table[{numbers[entry]}], &{entry}{given});",
+            "}",
+        ]
+    return "\n".join([*lines, "}", ""])
+
+
 def hash_text() -> str:
     """``abi_hash.h``."""
     found = entries()
@@ -228,8 +292,9 @@ def main() -> None:
     PYTHON.write_text(python_text())
     LISTED.write_text(header_text())
     HASH.write_text(hash_text())
+    FIRST_USE.write_text(first_use_text())
     subprocess.run(["ruff", "format", "--quiet", PYTHON], check=True)
-    subprocess.run(["clang-format", "-i", LISTED, HASH], check=True)
+    subprocess.run(["clang-format", "-i", LISTED, HASH, FIRST_USE], check=True)
 
 
 if __name__ == "__main__":

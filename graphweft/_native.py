@@ -18,6 +18,7 @@ import torch
 
 from graphweft._abi import HASH, SIGNATURES, Adjacency, Epilogue, FlatCuts, FlatRows, Left, Term
 from graphweft._errors import FallbackWarning, GraphWeftError, IndexRangeError, NativeError, ShapeError
+from graphweft._first_use import FirstUse
 
 LEVELS = ("portable", "avx2", "avx512")
 _LIB_DIR = Path(__file__).parent / "lib"
@@ -27,6 +28,7 @@ class _BadArgument(ShapeError):
     """A size or pointer the core refuses."""
 
 
+_NOT_COMPILED = 6
 _ERRORS: dict[int, type[Exception]] = {1: _BadArgument, 2: IndexRangeError, 3: MemoryError, 4: OSError, 5: NativeError}
 
 
@@ -64,7 +66,7 @@ def interface_of(library: ctypes.CDLL) -> str:
     return mark.decode()
 
 
-def _load() -> tuple[ctypes.CDLL, str]:
+def _load() -> tuple[ctypes.CDLL, FirstUse, str]:
     _ = torch.get_num_threads()  # torch, and with it libgomp, is mapped before the core is
     portable = _open("portable")
     usable = usable_levels(portable.gw_cpu_level())
@@ -76,7 +78,8 @@ def _load() -> tuple[ctypes.CDLL, str]:
         )
     if "GRAPHWEFT_CPU_LEVEL" not in os.environ and (text := compiled_elsewhere(usable)):
         warnings.warn(text, FallbackWarning, stacklevel=2)
-    return (portable if wanted == "portable" else _open(wanted)), wanted
+    core = portable if wanted == "portable" else _open(wanted)
+    return core, FirstUse(core, portable, wanted), wanted
 
 
 def compiled_elsewhere(usable: tuple[str, ...]) -> str:
@@ -98,7 +101,7 @@ def usable_levels(best: int) -> tuple[str, ...]:
     return tuple(level for level in LEVELS[: best + 1] if _path(level).exists())
 
 
-_lib, LEVEL = _load()
+_lib, first_use, LEVEL = _load()
 _lib.gw_last_error.restype = ctypes.c_char_p
 
 
@@ -139,7 +142,12 @@ def declare(name: str, recorded: bool = True) -> Callable[..., None]:
     def call(*args: Any) -> None:
         if recorded and recorder.calls is not None:
             recorder.calls.append((function, args))
-        check(function(*args))
+        status = function(*args)
+        if status:
+            if status == _NOT_COMPILED:
+                first_use.load(last_error())
+                status = function(*args)
+            check(status)
 
     call.__name__ = name
     return call
@@ -162,6 +170,7 @@ __all__ = [
     "Term",
     "check",
     "declare",
+    "first_use",
     "last_error",
     "pointer",
     "recorder",

@@ -189,6 +189,7 @@ def doctor(
     calibrate: Annotated[bool, _switch("--calibrate", "Measure what plans are priced by, under a minute.")] = False,
     out: Annotated[str | None, _option("out", "FILE", "calibrate: also write the profile here.", "")] = None,
     device: Annotated[str | None, _option("device", "NAME", "Check every kernel there, as cuda.", "")] = None,
+    kernels: Annotated[bool, _switch("--compile", "Compile now what is compiled when it is first used.")] = False,
     as_json: Json = False,
     **options: Any,
 ) -> Action:
@@ -206,7 +207,13 @@ def doctor(
     if size and not network:
         raise ConfigError(f"ranks: expected --network with it, got {size} without")
 
+    if kernels and (network or calibrate or device is not None):
+        raise ConfigError("--compile cannot be combined with --network, --calibrate or --device")
+
     def look() -> Sequence[str]:
+        if kernels:
+            told: Sequence[str] = _from("graphweft.doctor", "compile_kernels")(as_json)
+            return told
         if network and size > 1 and not is_rank():
             return _launch(context.obj, size)
         if calibrate and device is not None:

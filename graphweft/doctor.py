@@ -24,6 +24,7 @@ from rich.text import Text
 
 from graphweft import _machine
 from graphweft._config import current
+from graphweft._first_use import compile_all, not_compiled
 from graphweft._native import LEVEL, LEVELS
 from graphweft.runtime import calibrate
 from graphweft.train.calibration import measure
@@ -94,6 +95,17 @@ def profile(out: Path | None, threads: int, json: bool) -> list[str]:
     return [f"{kept}; mean error {found.error:.0%}, disk {found.disk_bytes_per_second / 1e6:.0f} MB/s"]
 
 
+def compile_kernels(json: bool) -> list[str]:
+    """Compiles the kernels that an install from source leaves to their first use, and tells which.
+
+    Raises: OSError where there is no compiler or the package's folder cannot be written.
+    """
+    names = compile_all(LEVEL)
+    if json:
+        return [json_format.dumps({"compiled": names})]
+    return [f"kernels: compiled {', '.join(names)}" if names else "kernels: all are compiled"]
+
+
 def _version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
@@ -140,6 +152,7 @@ def _processor() -> list[Finding]:
         Finding("processor", lines.get("model name", platform.processor() or platform.machine())),
         Finding("instruction sets", " ".join(flag for flag in _FLAGS if flag in flags) or "none of those looked for"),
         Finding("kernel level", f"{LEVEL} of {', '.join(LEVELS)}", lower),
+        Finding("kernels", _kernels()),
         Finding("threads", cores, many),
         Finding(
             "thread binding",
@@ -147,6 +160,14 @@ def _processor() -> list[Finding]:
             "" if binding else "for steady timings: OMP_PROC_BIND=true",
         ),
     ]
+
+
+def _kernels() -> str:
+    """Which kernels are compiled when they are first used."""
+    names = not_compiled(LEVEL)
+    if not names:
+        return "all are compiled"
+    return f"{', '.join(names)}: compiled when they are first used, or now by graphweft doctor --compile"
 
 
 def _memory() -> list[Finding]:

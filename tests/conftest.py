@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from graphweft._first_use import compile_all
+from graphweft._native import LEVEL
+
 ROOT = Path(__file__).resolve().parents[1]
 _OWN = "GRAPHWEFT_TEST_OWN_PROCESS"  # set in the process that a test has for itself
 
@@ -24,6 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "numprocesses", None):
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if not hasattr(config, "workerinput") and not config.option.collectonly and _OWN not in os.environ:
+        compile_all(LEVEL)  # no test waits for a compiler that another test would not have waited for
     if "PYTHONPATH" in os.environ:
         parts = os.environ["PYTHONPATH"].split(os.pathsep)
         os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in parts if part)

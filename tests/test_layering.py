@@ -34,6 +34,7 @@ ROOM_OF_MODULE = {
         [
             "_abi",
             "_errors",
+            "_first_use",
             "_backward",
             "_budget",
             "_machine",
@@ -44,6 +45,7 @@ ROOM_OF_MODULE = {
             "_draws",
             "_html",
             "_keywords",
+            "_libraries",
             "_native",
             "_memory",
             "_namespace",

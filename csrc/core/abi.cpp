@@ -33,4 +33,9 @@ GW_API const char* gw_level(void) { return GW_LEVEL; }
 GW_API const char* gw_abi(void) { return GW_ABI_HASH; }
 
 GW_API int gw_max_threads(void) { return gw::num_threads(); }
+
+// This thread's parallel loops run on so many threads from now on.
+GW_API int gw_thread_width(int32_t threads) {
+  return gw::guarded([&] { gw::set_num_threads(threads); });
+}
 }

@@ -1,6 +1,7 @@
 // Draws of entries, nodes and items: entry points over row_sample.h, node_draw.h and walk.h.
 #include "graphweft/abi.h"
 #include "graphweft/node_draw.h"
+#include "graphweft/rng.h"
 #include "graphweft/row_sample.h"
 #include "graphweft/walk.h"
 
@@ -89,6 +90,15 @@ GW_API int gw_random_walk(const gw_adjacency* a, int64_t count, const int64_t* s
     const uint64_t key = gw::sample_seed(seed, epoch, stage);
     a->wide ? gw::walk<int64_t>(*a, options, count, starts, items, key, out)
             : gw::walk<int32_t>(*a, options, count, starts, items, key, out);
+  });
+}
+
+// A permutation of [0, n) by (seed, epoch): Fisher and Yates, the step of each place drawn by its number.
+GW_API int gw_permutation(int64_t n, uint64_t seed, uint64_t epoch, int64_t* out) {
+  return gw::guarded([&] {
+    for (int64_t i = 0; i < n; ++i) out[i] = i;
+    for (int64_t i = n - 1; i > 0; --i)
+      std::swap(out[i], out[gw::to_below(gw::random_u64(seed, epoch, uint64_t(i)), uint64_t(i) + 1)]);
   });
 }
 }

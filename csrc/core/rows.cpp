@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "graphweft/csr.h"
+#include "graphweft/gather.h"
 #include "graphweft/row_sums.h"
 
 extern "C" {
@@ -83,6 +84,15 @@ GW_API int gw_dropout_f32(int64_t n, int64_t f, const float* x, int64_t ldx, dou
     if (rows) gw::require_ids("gather_dropout: expected ids", rows, n, table_rows);
     const auto threshold = uint32_t(std::lround(p * 65536.0));
     gw::drop_elements(n, f, x, ldx, threshold, p < 1.0 ? float(1.0 / (1.0 - p)) : 0.0f, seed, stream, y, ldy, rows);
+  });
+}
+
+// Rows ids[i] of a table of rows of `bytes` bytes, `stride` bytes apart, one after the other. Ids are checked.
+GW_API int gw_gather_rows(const void* table, int64_t rows, int64_t stride, int64_t bytes, const int64_t* ids, int64_t n,
+                          void* out) {
+  return gw::guarded([&] {
+    gw::require(rows >= 0 && stride >= bytes && bytes >= 0 && n >= 0, "gw_gather_rows: negative size");
+    gw::gather_rows(static_cast<const char*>(table), rows, stride, bytes, ids, n, static_cast<char*>(out));
   });
 }
 }

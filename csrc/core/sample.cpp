@@ -1,8 +1,7 @@
-// Sampling of neighbourhoods and gathering of rows: entry points over sample.h and gather.h.
+// Sampling of neighbourhoods: entry points over sample.h.
 #include "graphweft/sample.h"
 
 #include "graphweft/abi.h"
-#include "graphweft/gather.h"
 #include "graphweft/id_type.h"
 #include "graphweft/sample_steps.h"
 
@@ -202,28 +201,5 @@ GW_API int gw_sample_edges(const gw_adjacency* a, const int64_t* nodes, int64_t 
       gw::list_edges(gw::csr_view<decltype(id)>(*a), nodes, first, count, indptr, indices, offsets, src, dst, ids);
     });
   });
-}
-
-// A permutation of [0, n) by (seed, epoch): Fisher and Yates, the step of each place drawn by its number.
-GW_API int gw_permutation(int64_t n, uint64_t seed, uint64_t epoch, int64_t* out) {
-  return gw::guarded([&] {
-    for (int64_t i = 0; i < n; ++i) out[i] = i;
-    for (int64_t i = n - 1; i > 0; --i)
-      std::swap(out[i], out[gw::to_below(gw::random_u64(seed, epoch, uint64_t(i)), uint64_t(i) + 1)]);
-  });
-}
-
-// Rows ids[i] of a table of rows of `bytes` bytes, `stride` bytes apart, one after the other. Ids are checked.
-GW_API int gw_gather_rows(const void* table, int64_t rows, int64_t stride, int64_t bytes, const int64_t* ids, int64_t n,
-                          void* out) {
-  return gw::guarded([&] {
-    gw::require(rows >= 0 && stride >= bytes && bytes >= 0 && n >= 0, "gw_gather_rows: negative size");
-    gw::gather_rows(static_cast<const char*>(table), rows, stride, bytes, ids, n, static_cast<char*>(out));
-  });
-}
-
-// This thread's parallel loops run on so many threads from now on.
-GW_API int gw_thread_width(int32_t threads) {
-  return gw::guarded([&] { gw::set_num_threads(threads); });
 }
 }

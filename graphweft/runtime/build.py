@@ -13,16 +13,13 @@ import ctypes
 import functools
 import hashlib
 import os
-import subprocess
 import tempfile
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from filelock import FileLock
-
-from graphweft import _config, _native
+from graphweft import _config, _libraries, _native
 from graphweft._errors import FallbackWarning
 from graphweft._machine import Compiler, find_compiler
 from graphweft._workers import become_worker
@@ -46,7 +43,6 @@ LEVEL_FLAGS = {
     "avx512": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
 }
 _STARTED: dict[str, Future[None]] = {}  # by text
-_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 @functools.cache
@@ -132,41 +128,14 @@ def _from_cache(source: str, compiler: Compiler, path: Path) -> ctypes.CDLL | No
 
 
 def _made(source: str, compiler: Compiler, path: Path) -> str:
-    """Builds the library at ``path`` under a file lock. Returns an error message, or an empty text on success."""
-    if _whole(path):
-        return ""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock")):
-        return "" if _whole(path) else _compile(source, compiler, path)
+    """Builds the library at ``path`` if it is not whole. Returns an error message, or an empty text on success."""
+    return _libraries.made(path, functools.partial(_compile, source, compiler))
 
 
-def _compile(source: str, compiler: Compiler, path: Path) -> str:
-    """Writes the library and its digest beside ``path``, then moves it there in one step; why it could not."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as scratch:
-        text, made = Path(scratch) / "unit.cpp", Path(scratch) / "unit.so"
-        text.write_text(source, encoding="utf-8")
-        command = [*compiler.command, *_flags(), str(text), "-o", str(made)]
-        try:
-            subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-        except subprocess.CalledProcessError as failure:
-            lines = [line for line in failure.stderr.splitlines() if "error" in line]
-            return lines[0].strip() if lines else f"status {failure.returncode}"
-        except (OSError, subprocess.SubprocessError) as failure:
-            return str(failure) or type(failure).__name__
-        content = made.read_bytes()
-        with made.open("ab") as file:  # the loader does not look behind the last section
-            file.write(hashlib.sha256(content).digest())
-        made.replace(path)  # a new file: another process may have the old one mapped
-    return ""
-
-
-def _whole(path: Path) -> bool:
-    """Whether the file ends in the digest of what stands before it: a torn library would kill the process."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return False
-    return hashlib.sha256(content[:-_DIGEST_BYTES]).digest() == content[-_DIGEST_BYTES:]
+def _compile(source: str, compiler: Compiler, folder: Path) -> str:
+    text = folder / "unit.cpp"
+    text.write_text(source, encoding="utf-8")
+    return _libraries.run([*compiler.command, *_flags(), str(text), "-o", str(folder / "unit.so")])
 
 
 @functools.cache

@@ -112,6 +112,7 @@ class PackedCalls:
         name = getattr(function, "__name__", "")
         if name not in _NUMBERS or getattr(_native._lib, name) is not function:
             return None
+        _native.first_use.see_to(name)  # a plan that another process has kept comes here before its first call
         words = (ctypes.c_uint64 * max(len(arguments), 1))()
         found: list[Cell] = []
         try:

@@ -66,7 +66,15 @@ GW_API const char* gw_last_error(void);
 
 namespace gw {
 
-enum status : int { ok = 0, bad_argument = 1, out_of_range = 2, out_of_memory = 3, io_failed = 4, internal = 5 };
+enum status : int {
+  ok = 0,
+  bad_argument = 1,
+  out_of_range = 2,
+  out_of_memory = 3,
+  io_failed = 4,
+  internal = 5,
+  not_compiled = 6,  // of first_use.h; the message is the name of the kernels
+};
 
 // A failure with its code; the entry points translate it by `guarded`.
 class error : public std::runtime_error {

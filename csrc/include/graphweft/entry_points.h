@@ -17,6 +17,7 @@
 extern "C" {
 GW_API int gw_cpu_level(void);
 GW_API int gw_max_threads(void);
+GW_API int gw_thread_width(int32_t threads);
 GW_API int gw_leaky_relu_f32(int64_t n, double alpha, const float* x, float* y);
 GW_API int gw_leaky_relu_grad_f32(int64_t n, double alpha, const float* x, const float* dy, float* dx);
 GW_API int gw_elu_f32(int64_t n, double alpha, const float* x, float* y);
@@ -60,6 +61,7 @@ GW_API int gw_running_sums(const gw_adjacency* a, const float* weights, double* 
 GW_API int gw_random_walk(const gw_adjacency* a, int64_t count, const int64_t* starts, const int64_t* items,
                           int64_t length, const double* running, double p, double q, double restart, uint64_t seed,
                           uint64_t epoch, uint64_t stage, int64_t* out);
+GW_API int gw_permutation(int64_t n, uint64_t seed, uint64_t epoch, int64_t* out);
 GW_API int gw_deal_edges(const int64_t* src, const int64_t* dst, int64_t n, const void* part, int32_t part_bytes,
                          const void* new_id, int32_t wide, int64_t parts, int64_t* cuts, void* pairs);
 GW_API int gw_compress_pairs(const void* pairs, int64_t n, int64_t first, int64_t rows, int32_t wide, int32_t once,
@@ -197,6 +199,8 @@ GW_API int gw_part_sum_f32(int64_t n, int64_t parts, int64_t f, const float* x, 
 GW_API int gw_power_f32(int64_t count, const float* x, double shift, double exponent, float* y);
 GW_API int gw_dropout_f32(int64_t n, int64_t f, const float* x, int64_t ldx, double p, uint64_t seed, uint64_t stream,
                           float* y, int64_t ldy, const int64_t* rows, int64_t table_rows);
+GW_API int gw_gather_rows(const void* table, int64_t rows, int64_t stride, int64_t bytes, const int64_t* ids, int64_t n,
+                          void* out);
 GW_API int gw_sampler_new(const gw_adjacency* a, const float* weights, int32_t dense, void** out);
 GW_API int gw_sampler_free(void* sampler);
 GW_API int gw_sampler_name(void* sampler, const int64_t* names);
@@ -221,10 +225,6 @@ GW_API int gw_steps_inner(void* sampler, int64_t* indptr, int32_t* indices, uint
 GW_API int gw_sample_edges(const gw_adjacency* a, const int64_t* nodes, int64_t first, int64_t count,
                            const int64_t* indptr, const int32_t* indices, const uint32_t* offsets, int64_t* src,
                            int64_t* dst, int64_t* ids);
-GW_API int gw_permutation(int64_t n, uint64_t seed, uint64_t epoch, int64_t* out);
-GW_API int gw_gather_rows(const void* table, int64_t rows, int64_t stride, int64_t bytes, const int64_t* ids, int64_t n,
-                          void* out);
-GW_API int gw_thread_width(int32_t threads);
 GW_API int gw_sddmm_dot_f32(const gw_adjacency* adj, const float* a, int64_t lda, const float* b, int64_t ldb,
                             int64_t width, float* out);
 GW_API int gw_sddmm_dot_f64(const gw_adjacency* adj, const double* a, int64_t lda, const double* b, int64_t ldb,
