@@ -100,8 +100,8 @@ def entries(files: tuple[str, ...] = ()) -> dict[str, tuple[Field, ...]]:
 
 def first_use() -> dict[str, dict[str, tuple[Field, ...]]]:
     """Entry points by the name of the kernels that ``first_use/kernels.json`` lists their files under."""
-    listed: dict[str, list[str]] = json.loads(KERNELS.read_text())
-    return {name: entries(tuple(files)) for name, files in listed.items()}
+    listed: dict[str, dict[str, list[str]]] = json.loads(KERNELS.read_text())
+    return {name: entries(tuple(files["sources"])) for name, files in listed.items()}
 
 
 def structures(of: dict[str, tuple[Field, ...]]) -> list[Structure]:

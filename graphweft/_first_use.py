@@ -44,8 +44,8 @@ class Recipe(NamedTuple):
 
     @property
     def paths(self) -> list[Path]:
-        """The sources; ``abi.cpp`` holds the library's own last error."""
-        return [_PACKAGE / "csrc" / "core" / name for name in (*self.sources, "abi.cpp")]
+        """The sources."""
+        return [_PACKAGE / "csrc" / "core" / name for name in self.sources]
 
     @property
     def file(self) -> str:
@@ -70,7 +70,12 @@ def recipes(level: str) -> dict[str, Recipe]:
     if told["level"] != level:
         return {}
     return {
-        name: Recipe(name, level, tuple(files), (*told["options"], *told["of_each"][name]))
+        name: Recipe(
+            name,
+            level,
+            (*files["sources"], *files.get("shared", ()), "abi.cpp"),  # which holds the library's own last error
+            (*told["options"], *told["of_each"][name]),
+        )
         for name, files in told["kernels"].items()
     }
 
@@ -169,9 +174,11 @@ def compile_all(level: str, folder: Path = _LIB) -> list[str]:
     if not wanted:
         return []
     compiler = find_compiler()
-    failure = "no C++ compiler was found" if compiler is None else _made(wanted, folder, compiler)
+    if compiler is None:
+        raise OSError("kernels: no C++ compiler was found; install one (g++ or clang++)")
+    failure = _made(wanted, folder, compiler)
     if failure:
-        raise OSError(f"kernels: {failure}; install a C++ compiler (g++ or clang++)")
+        raise OSError(f"kernels: {compiler.command[0]} failed ({failure})")
     return [recipe.name for recipe in wanted]
 
 
@@ -200,8 +207,8 @@ def _make(recipe: Recipe, compiler: Compiler, compilers: ThreadPoolExecutor, fol
         for path, made in zip(recipe.paths, objects, strict=True)
     ]
     failure = next(filter(None, compilers.map(_libraries.run, commands)), "")
-    linked = [*compiler.command, "-shared", "-fopenmp", *map(str, objects), "-o", str(folder / "unit.so")]
-    return failure or _libraries.run(linked)
+    linking = ["-shared", "-fopenmp", *([] if sys.platform == "darwin" else ["-Wl,-z,defs"])]
+    return failure or _libraries.run([*compiler.command, *linking, *map(str, objects), "-o", str(folder / "unit.so")])
 
 
 __all__ = ["FirstUse", "compile_all", "not_compiled", "recipes"]

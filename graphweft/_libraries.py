@@ -63,7 +63,7 @@ def run(command: Sequence[str]) -> str:
     try:
         subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     except subprocess.CalledProcessError as failure:
-        lines = [line for line in failure.stderr.splitlines() if "error" in line]
+        lines = [line for line in failure.stderr.splitlines() if "error" in line or "undefined" in line]
         return lines[0].strip() if lines else f"status {failure.returncode}"
     except (OSError, subprocess.SubprocessError) as failure:
         return str(failure) or type(failure).__name__

@@ -146,7 +146,7 @@ def test_all_are_compiled_into_the_package_at_once(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = json.loads((package / "lib" / "first_use.json").read_text())
-    told["kernels"] = {name: ["segment_sample.cpp"] for name in ("temporal", "edge")}  # quickly compiled
+    told["kernels"] = {name: {"sources": ["segment_sample.cpp"]} for name in ("temporal", "edge")}  # quickly compiled
     (package / "lib" / "first_use.json").write_text(json.dumps(told))
     _first_use.recipes.cache_clear()
     assert _first_use.not_compiled(_native.LEVEL) == ["temporal", "edge"]
