@@ -20,7 +20,7 @@ from graphweft._errors import ConfigError
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
-from graphweft.passes.fuse import Group
+from graphweft.passes.groups import Group
 from graphweft.passes.work import Sizes
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.losses import LOSSES, Loss, class_score
