@@ -105,9 +105,5 @@ class DiskLinkTask(LinkTask, FromDisk):
         place = (self.split.graph, self.ds.store, self.ds.row_ids, self.inference.tiles, self._scratch)
         return StoredInference(self.model, *place).outputs(self.edge_data.inputs)
 
-    def identity(self) -> dict[str, Any]:
-        """What decides the batches, for checkpoints."""
-        return {**super().identity(), "store": self.store.manifest.crc32}
-
 
 __all__ = ["DiskLinkTask"]
