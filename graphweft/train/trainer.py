@@ -254,10 +254,15 @@ class Trainer(TrainerFacts):
         self._update, self._rate = loop.update(self.model, self.optimizer), loop.learning_rate(self.optimizer)
         self.history = History(best_by=loop.rule, higher=loop.higher)
         asked = self.mode if self.ranks.is_shared else self._asked
-        data = (self.model, self.ds, self._update, loop, self._edges)
-        given = Given(*data, self.task, asked, self.ranks, drawn, self._asked_order, keep_features=keep_features)
-        keys = {"seed": self._seed, "key": partial(batch_key, self._seed)}
-        given = given._replace(**keys, memory=self._memory, scratch=self.out)
+        given = Given(
+            *(self.model, self.ds, self._update, loop, self._edges, self.task, asked, self.ranks, drawn),
+            order=self._asked_order,
+            keep_features=keep_features,
+            seed=self._seed,
+            key=partial(batch_key, self._seed),
+            memory=self._memory,
+            scratch=self.out,
+        )
         with self._within():
             self.mode, self._batch, self.promise = make_steps(given, self._budget)
         obstacle = obstacle_to(self._batch, self.ds, self.task, self.mode, self._memory, self.ranks)
