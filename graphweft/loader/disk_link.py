@@ -37,6 +37,3 @@ class DiskLinkLoader(LinkLoader):
         made.x = self._stored.rows(made.n_id, table, place)
         batch: LinkBatch = made
         return batch
-
-
-__all__ = ["DiskLinkLoader"]

@@ -575,5 +575,3 @@ def _file() -> Path:
 
 
 MEMORY = _Memory()
-
-__all__ = ["MEMORY", "Certificate", "Certifier", "Refuted", "key_of"]

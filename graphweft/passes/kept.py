@@ -131,5 +131,3 @@ class _Reader(pickle.Unpickler):
 
 
 _BUILTIN = {("builtins", "set"), ("builtins", "frozenset")}
-
-__all__ = ["kept_passes"]
