@@ -42,7 +42,6 @@ from graphweft.runtime.sizes import measure_sizes
 from graphweft.runtime.targets import target_of
 from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.train.device import device_of
-from graphweft.train.scheduled import where
 from graphweft.train.trainer import Trainer
 
 Explained = CompiledModule | nn.Module | Trainer | Callable[..., Any]
@@ -147,10 +146,10 @@ def _explain_trainer(trainer: Trainer, full: bool) -> str:
     if staged is None:
         told = explain(model, graph, x, full=full)
         said = "Batches run the model without their sampler; told is a step on the whole graph."
-        return f"{said}\n{where(trainer._batch)}\n\n{told}"
+        return f"{said}\n{trainer._batch.where()}\n\n{told}"
     plan, sizes = staged
     seeds = sizes.rows["B"]
-    heading = f"{_heading(model, graph, x)}\nbatches of {seeds:,} nodes, {plan.choice}\n{where(trainer._batch)}"
+    heading = f"{_heading(model, graph, x)}\nbatches of {seeds:,} nodes, {plan.choice}\n{trainer._batch.where()}"
     if replayed := _replayed(trainer):
         heading = f"{heading}\n{replayed}"
     once = "prepared for every batch, beside the predicted step"

@@ -37,9 +37,9 @@ from graphweft.train.needs import Needs, RunBudget, budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import MODES, USUAL_BATCH, USUAL_RATE, check_choice, check_fanouts, check_integer
 from graphweft.train.plan import Considered, Plan, Strategy
-from graphweft.train.setup import Drawn
+from graphweft.train.setup import Drawn, Given
 from graphweft.train.spec import TrainSpec
-from graphweft.train.steps import PLANNED, Given, planned, sampled
+from graphweft.train.steps import PLANNED, planned, sampled
 from graphweft.train.stored_needs import groups_within, rows_within
 from graphweft.train.stored_strategies import stored_plan
 
@@ -146,9 +146,10 @@ def _stored_needs(
     loop = Loop(chosen, opened_ds, "nodes", "accuracy", None)
     update = loop.update(model, make_optimizer(model, "adam", USUAL_RATE, 0.0, "all"))
     edges = edge_data_of(model, opened_ds, "use")
-    given = Given(model, opened_ds, update, loop, edges, "nodes", mode, Ranks())
+    drawn = drawn._replace(macro=macro)
+    given = Given(model, opened_ds, update, loop, edges, "nodes", mode, Ranks(), drawn, memory=memory)
     with budget.within():
-        steps = sampled(given, drawn._replace(macro=macro), 0, lambda epoch, place: 0, memory, None)
+        steps = sampled(given)
         if isinstance(steps, Grouped):
             return groups_within(steps, budget)[0], steps.group, "from disk"
         rooms = rows_within(steps, budget)
@@ -172,10 +173,10 @@ def _in_memory(
     loop = Loop(chosen, ds, "nodes", "accuracy", None)
     optimizer = make_optimizer(model, "adam", USUAL_RATE, 0.0, "all")
     data = (loop.update(model, optimizer), loop, edge_data_of(model, ds, "use"))
-    given = Given(model, ds, *data, "nodes", "auto", ranks, *order)
+    given = Given(model, ds, *data, "nodes", "auto", ranks, drawn, *order, keep_features=keep_features)
     budget = budget_of(memory, ds, "full", "nodes", None, ranks)
     with nullcontext() if budget is None else budget.within(), lifted():
-        return planned(given, drawn, keep_features, (0, lambda epoch, place: 0), budget, machine, modes)[0]
+        return planned(given, budget, machine, modes)[0]
 
 
 def _with(

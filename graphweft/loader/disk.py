@@ -5,15 +5,19 @@ Comes in: a store and a budget. Goes out: the feed of a loader. Called by :class
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from graphweft._errors import ConfigError, DataError
 from graphweft.graph.graph import Graph
+from graphweft.graph.select import as_selection
 from graphweft.loader.batch import Batch, Data
-from graphweft.loader.disk_feed import DiskFeed
+from graphweft.loader.disk_feed import DiskFeed, Feed, RowCounts
+from graphweft.loader.epochs import EpochLoader
 from graphweft.loader.mapped_feed import MappedFeed
 from graphweft.loader.piece_feed import PieceFeed
 from graphweft.storage.feature import SparseFeatures
@@ -25,6 +29,7 @@ from graphweft.storage.store import Store
 from graphweft.storage.stored_structure import StoredNodes, structure_bytes
 from graphweft.storage.typed_rows import RowSource, TableSource, UncompressedRows
 
+B = TypeVar("B")
 AHEAD = 6  # one in so many bytes beside the structure is for batches that are drawn ahead
 
 
@@ -138,10 +143,48 @@ def on_disk(
     return ds, ds, None if ds.mapped else 0
 
 
-Feed = DiskFeed[Any] | MappedFeed[Any] | PieceFeed[Any]
+class FedLoader(EpochLoader[B]):
+    """A loader whose batches get their rows of features from a store, where there is one."""
+
+    _feed: Feed[B] | None = None
+
+    def __call__(self, index: Any) -> B:
+        """The batch of the items at these places, drawn as in the epoch under way.
+
+        Raises: IndexRangeError for a place that is none.
+        """
+        made = self.make(as_selection(self.who, "place", index, self.num_items), self._epoch)
+        return made if self._feed is None else self._feed.alone(made)
+
+    @property
+    def disk(self) -> RowCounts | None:
+        """What the batches so far took of the disk; None where features are in memory."""
+        return None if self._feed is None else self._feed.counts
+
+    @property
+    def disk_workers(self) -> int:
+        """Threads that draw batches ahead."""
+        return 0 if self._feed is None else self._feed.workers
+
+    def with_own_rows(self, made: Any) -> B:
+        """A batch of :meth:`make` with rows that are read for it alone; of a store."""
+        assert self._feed is not None  # of a store
+        return self._feed.alone(made)
+
+    def forget_ahead(self) -> None:
+        """Drops batches that were drawn ahead."""
+        if self._feed is not None:
+            self._feed.forget()
+
+    def _preparer(self, epoch: int) -> Callable[[int], B]:
+        return super()._preparer(epoch) if self._feed is None else self._feed.batches(epoch)
+
+    def _batches(self, turn: object, epoch: int, first: int) -> Iterator[B]:
+        with contextlib.nullcontext() if self._feed is None else self._feed.running():
+            yield from super()._batches(turn, epoch, first)
 
 
-def feed_of(loader: _Owner, tables: DiskTables) -> Feed:
+def feed_of(loader: _Owner, tables: DiskTables) -> Feed[Any]:
     """The feed of a loader over a store. Raises: ConfigError for a budget without room for rows, or with ``fetch``."""
     if getattr(loader, "_fetch", None) is not None:
         raise ConfigError("Loader: fetch cannot be combined with a store, which has the features")

@@ -9,6 +9,7 @@ fit are read meanwhile, and the others in between.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -81,8 +82,36 @@ class _Group:
     loaded: Loaded = field(default_factory=Loaded)
 
 
-class DiskFeed(Generic[B]):
-    """Hands over batches with their rows.
+class Feed(abc.ABC, Generic[B]):
+    """Hands over batches with their rows; here nothing is drawn ahead.
+
+    Attributes:
+        counts: What batches took so far.
+        workers: Threads that draw batches ahead.
+    """
+
+    counts: RowCounts
+    workers = 0
+
+    @abc.abstractmethod
+    def batches(self, epoch: int) -> Callable[[int], B]:
+        """What hands over the batch at a position of an epoch."""
+
+    @abc.abstractmethod
+    def alone(self, made: Any) -> B:
+        """A batch that is none of an epoch's, with rows that are read for it alone."""
+
+    def forget(self) -> None:
+        """Drops what was drawn ahead, where the same place would be drawn otherwise now."""
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Inside of it batches may be prepared by threads."""
+        yield
+
+
+class DiskFeed(Feed[B]):
+    """Draws the next batches ahead, and keeps rows by their next use.
 
     Args:
         cache: Rows of features.

@@ -17,11 +17,10 @@ from graphweft._checks import check_rows, checksum
 from graphweft._errors import ConfigError, GraphError, ShapeError
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import as_ids, require_ids
-from graphweft.graph.select import as_selection
 from graphweft.graph.typed import Relation
 from graphweft.loader.batch import Data, check_tables, graph_of
+from graphweft.loader.disk import FedLoader
 from graphweft.loader.epoch_order import as_item_weight, as_share
-from graphweft.loader.epochs import EpochLoader
 from graphweft.loader.fetching import as_fetch, fetched
 from graphweft.loader.link_batch import LinkBatch, make_link_batch
 from graphweft.loader.other_keywords import refuse
@@ -36,7 +35,7 @@ EXCLUDES = ("none", "target", "both")
 _NEGATIVE_STAGE = 1 << 32  # draws of negatives are keyed apart from those of neighbours
 
 
-class LinkLoader(EpochLoader[LinkBatch]):
+class LinkLoader(FedLoader[LinkBatch]):
     """Edges to predict, ``batch_size`` at a time, with the sampled neighbourhoods of their ends.
 
     Batches are the same for any number of threads; ``state_dict`` goes on in the middle of an epoch, as in
@@ -168,13 +167,6 @@ class LinkLoader(EpochLoader[LinkBatch]):
     def data(self) -> Data | Graph:
         """The dataset, or the graph alone, as it was given."""
         return self._ds
-
-    def __call__(self, index: Any) -> LinkBatch:
-        """The batch of the edges at these places of the list, drawn as in the epoch under way.
-
-        Raises: IndexRangeError for a place that is none.
-        """
-        return self.make(as_selection("LinkLoader", "place", index, self.num_items), self._epoch)
 
     def _known(
         self, graph: Graph, known: Graph | None, relation: Relation | None, how: dict[str, Any]

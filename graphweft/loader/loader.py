@@ -6,8 +6,6 @@ trainer. Epochs, resume and preparation are those of :class:`EpochLoader`.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,10 +20,8 @@ from graphweft.graph.select import as_selection
 from graphweft.loader.batch import Batch, Data, Preparer, check_tables, graph_of, make_batch
 from graphweft.loader.device_draws import AHEAD, drawn_on, hot_rows
 from graphweft.loader.device_rows import FAR_ROWS, DeviceRows
-from graphweft.loader.disk import DiskTables, feed_of, on_disk
-from graphweft.loader.disk_feed import RowCounts
+from graphweft.loader.disk import DiskTables, FedLoader, feed_of, on_disk
 from graphweft.loader.epoch_order import as_item_weight, as_share
-from graphweft.loader.epochs import EpochLoader
 from graphweft.loader.fetching import as_fetch, fetched, labels_of
 from graphweft.loader.other_keywords import refuse
 from graphweft.sample.neighbor import NeighborSampler
@@ -38,7 +34,7 @@ from graphweft.storage.store import Store
 _USUAL_FANOUTS = (15, 10, 5)
 
 
-class Loader(EpochLoader[Batch]):
+class Loader(FedLoader[Batch]):
     """Neighbourhoods of the seeds, ``batch_size`` at a time. Every ``iter(loader)`` starts the next epoch.
 
     Batches are the same for any number of threads. :meth:`state_dict`, taken between batches, is a few numbers from
@@ -175,14 +171,6 @@ class Loader(EpochLoader[Batch]):
         """The dataset, or the graph alone, as it was given."""
         return self._ds
 
-    def __call__(self, index: Any) -> Batch:
-        """The batch of the seeds, or the sampler's items, at these places, drawn as in the epoch under way.
-
-        Raises: IndexRangeError for a place that is none.
-        """
-        made = self.make(as_selection("Loader", "place", index, self.num_items), self._epoch)
-        return made if self._feed is None else self._feed.alone(made)
-
     @property
     def fanouts(self) -> tuple[Any, ...]:
         """In-edges that a node draws, from the seeds outwards (of every relation); none for a sampler without."""
@@ -241,18 +229,6 @@ class Loader(EpochLoader[Batch]):
     def _tables(self) -> DiskTables:
         assert isinstance(self._ds, DiskTables)  # of a store
         return self._ds
-
-    @property
-    def disk(self) -> RowCounts | None:
-        """What the batches so far took of the disk; None where features are in memory."""
-        return None if self._feed is None else self._feed.counts
-
-    def _preparer(self, epoch: int) -> Callable[[int], Batch]:
-        return super()._preparer(epoch) if self._feed is None else self._feed.batches(epoch)
-
-    def _batches(self, turn: object, epoch: int, first: int) -> Iterator[Batch]:
-        with contextlib.nullcontext() if self._feed is None else self._feed.running():
-            yield from super()._batches(turn, epoch, first)
 
     def _inputs(self, places: Tensor) -> Tensor:
         """What ``input_id`` says of the seeds at these places."""

@@ -6,23 +6,22 @@ which is there to compare with: nothing is read ahead or kept by use.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from graphweft._distinct import distinct
-from graphweft.loader.disk_feed import RowCounts
+from graphweft.loader.disk_feed import Feed, RowCounts
 from graphweft.storage.store import Store
 
 B = TypeVar("B")
 
 
-class MappedFeed(Generic[B]):
+class MappedFeed(Feed[B]):
     """Hands over batches with their rows; from any thread.
 
     Args:
@@ -46,9 +45,6 @@ class MappedFeed(Generic[B]):
         self._draw, self._nodes, self._finish = draw, nodes, finish
         self._maps = [(region, store.block(region.part, region.block, mapped=True)) for region in store.feature_regions]
         self._local, self._lock = threading.local(), threading.Lock()
-
-    def forget(self) -> None:
-        """Nothing is drawn ahead here."""
 
     def batches(self, epoch: int) -> Callable[[int], B]:
         """What hands over the batch at a position of an epoch."""
@@ -84,11 +80,3 @@ class MappedFeed(Generic[B]):
             slot = self._local.slot = torch.full((len(self._place),), -1, dtype=torch.int32)
         slot[torch.from_numpy(ids[order])] = torch.arange(len(ids), dtype=torch.int32)
         return table, slot
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Nothing to begin or to end."""
-        yield
-
-
-__all__ = ["MappedFeed"]

@@ -7,17 +7,16 @@ together. No row is kept from one product to the next, so that a step reads the 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from graphweft.loader.disk_feed import RowCounts
+from graphweft.loader.disk_feed import Feed, RowCounts
 from graphweft.storage.piece_rows import PieceRows
 
 B = TypeVar("B")
 
 
-class PieceFeed(Generic[B]):
+class PieceFeed(Feed[B]):
     """Hands over batches that read their rows themselves.
 
     Args:
@@ -30,13 +29,10 @@ class PieceFeed(Generic[B]):
         self._rows, self._draw, self._finish, self._batches = rows, draw, finish, 0
 
     @property
-    def counts(self) -> RowCounts:
+    def counts(self) -> RowCounts:  # type: ignore[override]
         """What batches took so far; rows are needed as often as a product reads them."""
         nbytes, requests = self._rows.counts
         return RowCounts(self._batches, self._rows.read, self._rows.read, nbytes, requests)
-
-    def forget(self) -> None:
-        """Nothing is drawn ahead here."""
 
     def batches(self, epoch: int) -> Callable[[int], B]:
         """What hands over the batch at a position of an epoch."""
@@ -50,11 +46,3 @@ class PieceFeed(Generic[B]):
     def alone(self, made: Any) -> B:
         """A batch that is none of an epoch's."""
         return self._finish(made, self._rows)
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Nothing to begin or to end."""
-        yield
-
-
-__all__ = ["PieceFeed"]

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from math import prod
 
 import torch
 
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value
-from graphweft.passes.fuse import Group, is_head_product, ordered
+from graphweft.passes.fuse import is_head_product, ordered
+from graphweft.passes.groups import AttentionGradients, Group, Joined
 
 
 def join_heads(program: Program, groups: list[Group], phase: Mapping[Value, int]) -> list[Group]:
@@ -59,29 +59,25 @@ class _Joining:
     """Groups, and who reads what."""
 
     def __init__(self, program: Program, groups: list[Group], phase: Mapping[Value, int]) -> None:
-        self.groups, self._phase = [replace(group) for group in groups], phase
+        self.groups, self._phase = groups, phase
         self._users = program.users()
         self._outputs = {value for _, value in program.outputs}
 
     def score_together(self) -> None:
         """Scores of the same rows."""
         first: dict[tuple[Value, int], Group] = {}
-        for group in [g for g in self.groups if _is_alone(g) and is_score(g.result)]:
-            kept = first.setdefault((group.result.inputs[0], self._phase[group.result]), group)
-            if kept is not group and not kept.chain:
-                self._join(kept, group, "head_scores")
+        for group in [g for g in self.groups if g.is_one_operation and is_score(g.result)]:
+            self._join_first(first, (group.result.inputs[0], self._phase[group.result]), group, "head_scores")
 
     def sum_together(self) -> None:
         """Sums over the same rows by head, which nobody in the program reads, and column sums of the same shape."""
         first: dict[tuple[Value, int], Group] = {}
-        for group in [g for g in self.groups if _is_alone(g) and is_sum(g.result) and not self._users[g.result]]:
-            kept = first.setdefault((group.result.inputs[1], self._phase[group.result]), group)
-            if kept is not group and not kept.chain:
-                self._join(kept, group, "head_sums")
-        for kept in first.values():
+        for group in [g for g in self.groups if g.is_one_operation and is_sum(g.result) and not self._users[g.result]]:
+            self._join_first(first, (group.result.inputs[1], self._phase[group.result]), group, "head_sums")
+        for kept in [group for group in first.values() if group.inside]:
             rows = kept.result.inputs[1].tensor
             for group in self.groups:
-                if kept.kernel and self._is_column_sum(group, kept):
+                if self._is_column_sum(group, kept):
                     summed = group.result.inputs[0].tensor
                     if summed.rows == rows.rows and prod(summed.dims) == prod(rows.dims):
                         self._join(kept, group, "head_sums")
@@ -89,19 +85,27 @@ class _Joining:
 
     def _is_column_sum(self, group: Group, kept: Group) -> bool:
         value = group.result
-        plain = _is_alone(group) and value.op is Op.COL_SUM and not value.get("mean") and not self._users[value]
+        plain = group.is_one_operation and value.op is Op.COL_SUM and not value.get("mean") and not self._users[value]
         return plain and value.tensor.dtype == torch.float32 and self._phase[value] == self._phase[kept.result]
 
-    def _join(self, kept: Group, group: Group, kernel: str) -> None:
-        kept.chain, kept.kernel = (*(kept.chain or (kept.result,)), group.result), kernel
-        kept.taps = [*kept.taps, group.result]
-        self.groups = [g for g in self.groups if g is not group]
+    def _join_first(self, first: dict[tuple[Value, int], Group], key: tuple[Value, int], group: Group, to: str) -> None:
+        """Joins a group to the first one of its key; a third stays alone."""
+        kept = first.setdefault(key, group)
+        if kept is not group and not kept.inside:
+            first[key] = self._join(kept, group, to)
+
+    def _join(self, kept: Group, group: Group, kernel: str) -> Group:
+        """One call in the place of two."""
+        chain, taps = (*(kept.inside or (kept.result,)), group.result), [*kept.taps, group.result]
+        made = Joined(kept.anchor, None, kept.result, taps=taps, chain=chain, kernel=kernel)
+        self.groups = [made if g is kept else g for g in self.groups if g is not group]
+        return made
 
     def add_to_gradients(self) -> None:
         """What reaches the values of an attention by its scores, in the kernel of its gradients."""
         for group in list(self.groups):
             anchor = group.anchor
-            if anchor is None or anchor.op is not Op.ATTENTION_GRAD or group.chain or anchor["score"] != "add":
+            if anchor is None or anchor.op is not Op.ATTENTION_GRAD or group.inside or anchor["score"] != "add":
                 continue
             made = {v["wrt"]: v for v in (group.result, *group.taps)}
             if set(made) != {0, 1, 2} or made[0].tensor.dims != anchor.inputs[-1].tensor.dims:
@@ -112,9 +116,9 @@ class _Joining:
                 self.groups = [g for g in self.groups if g is not found]
                 current = found.result
             if current is not made[0]:
-                results = [current if v is made[0] else v for v in (group.result, *group.taps)]
-                group.result, group.taps = results[0], results[1:]
-                group.chain, group.kernel = tuple(chain), "attention_grad"
+                first, *taps = (current if v is made[0] else v for v in (group.result, *group.taps))
+                joined = AttentionGradients(anchor, None, first, taps=taps, chain=tuple(chain))
+                self.groups = [joined if g is group else g for g in self.groups]
 
     def _added(self, current: Value, made: Mapping[int, Value], inside: Iterable[Value]) -> Group | None:
         """The group that adds a score's share to ``current``, which nobody else reads."""
@@ -126,13 +130,7 @@ class _Joining:
                 continue
             number, vector = product.inputs if product.inputs[0].tensor.rows is not None else product.inputs[::-1]
             fits = number in (made[1], made[2]) and number.tensor.rows == current.tensor.rows
-            alone = list(group.stages) == ["addend"] and not group.taps and not group.chain
+            alone = list(group.stages) == ["addend"] and not group.taps and not group.inside
             if fits and alone and vector.op in LEAVES and self._phase[group.result] == self._phase[current]:
                 return None if any(number in v.inputs for v in inside) else group
         return None
-
-
-def _is_alone(group: Group) -> bool:
-    """Whether a group is one operation, or such operations joined by this pass."""
-    more = group.stages or group.terms or group.gather is not None or group.walk is not None
-    return group.anchor is group.result and not more and not group.taps and not group.chain

@@ -29,7 +29,7 @@ from graphweft._backward import gradients_from
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, topological
-from graphweft.passes.fuse import Group, Term
+from graphweft.passes.groups import Contractions, Group, Products, Term
 from graphweft.passes.hoist import constant_values
 from graphweft.passes.rounding import RUNS, allowed, is_exact, noise, shaken, shaken_by_place
 from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial, elements, plain_torch
@@ -385,7 +385,8 @@ def _compare_groups(
         unmade = [v for v in group.operands() if v not in env]
         if unmade:
             return f"{group.result!r} reads {unmade[0]!r} before it is made"
-        if group.chain or _is_one_value(group):  # the same operations on the same operands; their order is all there is
+        # the same operations on the same operands; their order is all there is
+        if group.inside or group.is_one_operation:
             found = _out_of_order(group)
             if found is not None:
                 return found
@@ -401,36 +402,24 @@ def _compare_groups(
     return f"{missing[0]} is never computed" if missing else None
 
 
-def _is_one_value(group: Group) -> bool:
-    """Whether a group is an operation and nothing else."""
-    more = group.stages or group.taps or group.terms
-    folded = any(v is not None for v in (group.src_scale, group.self_factor, group.gather))
-    return group.anchor is group.result and not more and not folded
-
-
 def _out_of_order(group: Group) -> str | None:
     """A value of a chain that reads one which comes after it."""
-    later = set(group.chain)
-    for value in group.chain:
+    later = set(group.inside)
+    for value in group.inside:
         if not later.isdisjoint(value.inputs):
             return f"{value!r} is computed before its operands"
         later.discard(value)
-    absent = [v for v in (group.result, *group.taps) if group.chain and v not in group.chain]
+    absent = [v for v in (group.result, *group.taps) if group.inside and v not in group.inside]
     return f"{absent[0]!r} is not computed by its group" if absent else None
 
 
+@functools.singledispatch
 def _of_group(group: Group, doubled: Doubled, env: Mapping[Value, Any]) -> Memo:
     """What one kernel gives: its anchor, then the stages in the kernels' order."""
-    local = dict(env)
-    made: Memo = {}
-    if group.terms and group.terms[0].shared is not None:
-        return _of_contractions(group, doubled, env)
-    if group.terms:
-        x = torch.stack([_of_term(term, group, doubled, env, made) for term in group.terms]).sum(0)
-    elif group.anchor is None:
-        x = _with_gathered(group, doubled, local)[group.source]  # type: ignore[index]  # without anchor it has a source
+    local, made = _with_gathered(group, doubled, env), Memo()
+    if group.anchor is None:
+        x = local[group.source]  # type: ignore[index]  # without anchor it has a source
     else:
-        local = _with_gathered(group, doubled, local)
         own = [value for value in group.anchor.inputs if value in group.taps]  # operands that the kernel makes
         for value in own:
             made[value] = local[value] = evaluate(doubled.value(value), [local[o] for o in value.inputs])
@@ -441,6 +430,35 @@ def _of_group(group: Group, doubled: Doubled, env: Mapping[Value, Any]) -> Memo:
         x = evaluate(doubled.value(group.anchor), operands)
         if group.self_factor is not None:
             x = x + operands[1] * local[group.self_factor]
+    return _finished(group, doubled, local, x, made)
+
+
+@_of_group.register
+def _of_products(group: Products, doubled: Doubled, env: Mapping[Value, Any]) -> Memo:
+    """Several products that are added up; sums that are stored beside the result are given as well."""
+    made, found = Memo(), list[Tensor]()
+    for term in group.terms:
+        left, right = term.product.inputs
+        x = (_with_gathered(term, doubled, env) if term.made is None else _of_group(term.made, doubled, env))[left]
+        if term.made is not None and left in group.taps:
+            made[left] = x
+        found.append(evaluate(doubled.value(term.product), [x, env[right]]))
+    return _finished(group, doubled, dict(env), torch.stack(found).sum(0), made)
+
+
+@_of_group.register
+def _of_contractions(group: Contractions, doubled: Doubled, env: Mapping[Value, Any]) -> Memo:
+    """Several products with one second operand that is made on the way."""
+    made = _of_group(group.shared, doubled, env)
+    right = made.pop(group.shared.result)
+    for term in group.terms:
+        local = _with_gathered(term, doubled, {**env, group.shared.result: right})
+        made[term.product] = evaluate(doubled.value(term.product), [local[o] for o in term.product.inputs])
+    return made
+
+
+def _finished(group: Group, doubled: Doubled, local: Memo, x: Tensor, made: Memo) -> Memo:
+    """The stages over the rows ``x``, and all that comes out beside the result."""
     for stage, operand in group.stages.items():
         if stage == "col_sum":
             made[group.taps[0]] = x.sum(0)
@@ -459,30 +477,6 @@ def _with_gathered(kernel: Group | Term, doubled: Doubled, env: Mapping[Value, A
     """``env`` with the rows that the kernel fetches by index."""
     rows = kernel.gather
     return dict(env) if rows is None else {**env, rows: evaluate(doubled.value(rows), [env[o] for o in rows.inputs])}
-
-
-def _of_term(term: Term, group: Group, doubled: Doubled, env: Mapping[Value, Any], made: Memo) -> Tensor:
-    """One product of several; sums that are stored beside the result go into ``made``."""
-    left, right = term.product.inputs
-    if term.sums is not None:
-        x = _of_group(term.sums, doubled, env)[left]
-        if left in group.taps:
-            made[left] = x
-    else:
-        x = _with_gathered(term, doubled, env)[left]
-    return evaluate(doubled.value(term.product), [x, env[right]])  # type: ignore[no-any-return]
-
-
-def _of_contractions(group: Group, doubled: Doubled, env: Mapping[Value, Any]) -> Memo:
-    """Several products with one second operand that is made on the way."""
-    shared = group.terms[0].shared
-    assert shared is not None  # what such groups have
-    made = _of_group(shared, doubled, env)
-    right = made.pop(shared.result)
-    for term in group.terms:
-        local = _with_gathered(term, doubled, {**env, shared.result: right})
-        made[term.product] = evaluate(doubled.value(term.product), [local[o] for o in term.product.inputs])
-    return made
 
 
 def _per_row(x: Tensor, s: Tensor) -> Tensor:
@@ -505,11 +499,11 @@ def _shown(outcome: Outcome) -> str:
     parts = [",".join(sorted(at[v] for v in outcome.hoisted))]
     for group in outcome.groups:
         stages = [f"{name}={'' if v is None else at[v]}" for name, v in group.stages.items()]
-        operands = [at[v] for v in (*group.operands(), group.result, *group.taps, *group.chain)]
-        terms = [f"{at[t.product]}{[list(g.stages) for g in (t.sums, t.shared) if g is not None]}" for t in group.terms]
+        operands = [at[v] for v in (*group.operands(), group.result, *group.taps, *group.inside)]
+        made = [f"{at[g.result]}{list(g.stages)}" for g in group.sums()]
         absent = group.anchor, group.src_scale, group.self_factor, group.padded
-        kinds = [str(value is None) for value in absent]
-        parts.append(" ".join([*operands, *stages, *terms, *kinds]))
+        kinds = [type(group).__name__, *(str(value is None) for value in absent)]
+        parts.append(" ".join([*operands, *stages, *(at[t.product] for t in group.as_terms()), *made, *kinds]))
     return "\n".join(parts)
 
 
@@ -581,5 +575,3 @@ def _file() -> Path:
 
 
 MEMORY = _Memory()
-
-__all__ = ["MEMORY", "Certificate", "Certifier", "Refuted", "key_of"]

@@ -22,7 +22,8 @@ from graphweft.ir.ops import Op
 from graphweft.ir.pattern import end_of
 from graphweft.ir.program import Program, Value
 from graphweft.ir.residency import StructType, TensorType
-from graphweft.passes.fuse import Group, ordered
+from graphweft.passes.fuse import ordered
+from graphweft.passes.groups import EdgeWalk, Group
 from graphweft.passes.hoist import frontier
 from graphweft.passes.opened import REALS, compared, has_same_bits
 
@@ -374,8 +375,7 @@ class _Search:
         graph = self.graphs[nest.edge]
         rows = next((v.inputs[0] for v in nest.results if v.op in (Op.REDUCE, Op.SPMM)), graph)
         first, *rest = nest.results
-        inside = [v for v in nest.inside]
-        return Group(anchor=first, source=None, result=first, taps=rest, chain=tuple(inside), walk=rows)
+        return EdgeWalk(anchor=first, source=None, result=first, taps=rest, chain=tuple(nest.inside), walk=rows)
 
 
 def _graphs(program: Program) -> dict[str, Value]:

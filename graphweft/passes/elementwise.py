@@ -13,7 +13,7 @@ import torch
 
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Program, Value
-from graphweft.passes.fuse import Group
+from graphweft.passes.groups import Chain, Group
 
 # What codegen/cpp.py can write.
 FUNCTIONS = frozenset({
@@ -36,8 +36,8 @@ def fuse_elementwise(
     """
     users, outputs = program.users(), {value for _, value in program.outputs}
     position = {value: index for index, value in enumerate(program.values)}
-    single = [g for g in groups if g.anchor is g.result and g.walk is None and not g.taps]
-    makes = {g.result: g for g in single if _fits(g.result)}
+    makes = {g.result: g for g in groups if g.is_one_operation and _fits(g.result)}
+    chains: dict[Value, Group] = {}
     joins = {*makes, *(g.result for g in groups if biases and _is_bias(g))}
     gone: set[Value] = set()
     for group in reversed(groups):
@@ -61,9 +61,9 @@ def fuse_elementwise(
         chain = tuple(sorted(inside, key=position.__getitem__))
         if not (worth(result) or is_built(chain)):
             continue
-        group.chain = chain
+        chains[result] = Chain(result, None, result, chain=chain)
         gone |= inside - {result}
-    return [group for group in groups if group.result not in gone]
+    return [chains.get(group.result, group) for group in groups if group.result not in gone]
 
 
 def _is_bias(group: Group) -> bool:

@@ -11,104 +11,19 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import torch
 
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value
 from graphweft.ir.residency import TensorType
+from graphweft.passes.groups import Group
 
 FORWARD, BACKWARD = 0, 1  # phases of a step
 # stage name -> position in the kernels' epilogue (csrc/include/graphweft/epilogue.h)
 STAGES = ("row_scale", "bias", "addend", "relu", "mask", "col_sum", "post_scale")
 _ANCHORS = frozenset({Op.MATMUL, Op.SPMM})
 _NORMS = frozenset({Op.BATCH_NORM, Op.NORMALISE})  # whose kernels may end with a relu
-
-
-@dataclass(frozen=True)
-class Term:
-    """One of the products that a kernel adds up.
-
-    Attributes:
-        product: The product.
-        gather: The rows that its first operand takes from a table, read there by index.
-        sums: The aggregation that is its first operand, made on the way.
-        shared: The aggregation that is its second operand and that of all others, made on the way.
-    """
-
-    product: Value
-    gather: Value | None = None
-    sums: Group | None = None
-    shared: Group | None = None
-
-    def operands(self) -> list[Value]:
-        """Every value that the kernel reads for it."""
-        left, right = self.product.inputs
-        second = [right] if self.shared is None else self.shared.operands()
-        if self.sums is not None:
-            return [*self.sums.operands(), *second]
-        return [left, *second] if self.gather is None else [*self.gather.inputs, *second]
-
-
-@dataclass
-class Group:
-    """What one kernel call computes.
-
-    Attributes:
-        anchor: The value whose kernel runs; None for an epilogue applied to ``source`` as it is.
-        source: The first operand when there is no anchor.
-        stages: Stage name -> operand value (None for stages without operand).
-        result: The value stored.
-        taps: Column sums that come out beside it.
-        src_scale: A per-source factor folded into an aggregation.
-        scaled: The operand of the aggregation before that factor.
-        self_factor: A shared number by which a row of the aggregation's operand is multiplied and added to its own sum.
-        chain: Values computed in one pass, the result last, or, in a walk, anywhere; empty for one value.
-        walk: The graph whose rows are walked, edge by edge, to compute the result and the taps.
-        gather: The rows that the first operand takes from a table, where the kernel reads them there by index.
-        terms: The products that are added up before the stages, the anchor's first; or contractions with one second
-            operand, whose results are the group's and its taps. Empty for one product.
-        padded: The rows padded by zeros that are the addend, of which the kernel reads those before the zeros.
-        kernel: The name of the kernel that computes the chain, where it is not generated.
-    """
-
-    anchor: Value | None
-    source: Value | None
-    result: Value
-    stages: dict[str, Value | None] = field(default_factory=dict)
-    taps: list[Value] = field(default_factory=list)
-    src_scale: Value | None = None
-    scaled: Value | None = None
-    self_factor: Value | None = None
-    chain: tuple[Value, ...] = ()
-    walk: Value | None = None
-    gather: Value | None = None
-    terms: tuple[Term, ...] = ()
-    padded: Value | None = None
-    kernel: str = ""
-
-    def operands(self) -> list[Value]:
-        """Every value the call reads."""
-        found: list[Value] = [operand for term in self.terms for operand in term.operands()]
-        if self.chain:
-            walked = [] if self.walk is None else [self.walk]
-            return list(dict.fromkeys([*walked, *(o for v in self.chain for o in v.inputs if o not in self.chain)]))
-        if self.terms:
-            pass
-        elif self.anchor is not None:
-            found += [value for value in self.anchor.inputs if value not in self.taps]
-            if self.scaled is not None and self.src_scale is not None:
-                found[1] = self.scaled
-                found.append(self.src_scale)
-            if self.self_factor is not None:
-                found.append(self.self_factor)
-        elif self.source is not None:
-            found.append(self.source)
-        if self.gather is not None:
-            found[:1] = self.gather.inputs
-        found += [value for value in self.stages.values() if value is not None]
-        return found if self.padded is None else [*found, self.padded.inputs[0]]
 
 
 def group_values(

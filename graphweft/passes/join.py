@@ -22,7 +22,8 @@ import torch
 
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Program, Value
-from graphweft.passes.fuse import Group, Term, ordered
+from graphweft.passes.fuse import ordered
+from graphweft.passes.groups import Contractions, Group, Products, Term
 
 _WIDEST = 1024  # columns of three terms and more, whose rows lie side by side in a core's own cache
 
@@ -74,19 +75,16 @@ class _Joining:
 
     def _add_up(self, group: Group) -> None:
         """Takes in the product that is the addend, and the aggregations that the products read."""
-        assert group.anchor is not None  # a product
         other = self._maker(group.stages.get("addend"))
         if other is None or not _is_product(other) or not self._joins(group, other):
             return
-        assert other.anchor is not None  # a product
-        terms = [Term(group.anchor, group.gather), *(other.terms or (Term(other.anchor, other.gather),))]
+        terms = (*group.as_terms(), *other.as_terms())
         if len(terms) > 2 and sum(term.product.inputs[0].tensor.dims[-1] for term in terms) > _WIDEST:
             return
-        stages = {name: operand for name, operand in group.stages.items() if name != "addend"}
-        group.stages, group.gather = {**other.stages, **stages}, None
-        self._groups.remove(other)
-        group.terms = tuple(terms)
-        group.terms = tuple(term if term.sums else self._with_sums(group, term) for term in terms)
+        stages = {**other.stages, **{name: operand for name, operand in group.stages.items() if name != "addend"}}
+        made = Products(group.anchor, None, group.result, stages, group.taps, terms=terms)
+        self._groups = [made if g is group else g for g in self._groups if g is not other]
+        made.terms = tuple(term if term.made else self._with_sums(made, term) for term in terms)
 
     def _joins(self, group: Group, other: Group) -> bool:
         """Whether the sum of both products can be kept in registers: before it, only a bias and rows are added."""
@@ -101,7 +99,8 @@ class _Joining:
             and self._phase[other.result] == self._phase[group.result]
         )
 
-    def _with_sums(self, group: Group, term: Term) -> Term:
+    def _with_sums(self, group: Products, term: Term) -> Term:
+        """``term`` with the aggregation that it reads, where nobody needs that before; stored if others read it."""
         left = term.product.inputs[0]
         maker = self._maker(left)
         if term.gather is not None or maker is None or not _is_block_sum(maker):
@@ -113,7 +112,7 @@ class _Joining:
         self._groups.remove(maker)
         if not self._is_read_once(left):
             group.taps = [*group.taps, left]
-        return replace(term, sums=maker)
+        return replace(term, made=maker)
 
     def _depends(self, group: Group, value: Value) -> bool:
         """Whether what ``group`` reads is made of ``value``, which is then needed before."""
@@ -131,17 +130,16 @@ class _Joining:
         if reads != len(readers) or len(readers) + len(sums) != len(self._users[made]):
             return
         first = readers[0]
-        assert first.anchor is not None  # a contraction
-        terms = tuple(Term(g.anchor, g.gather, shared=shared) for g in readers if g.anchor is not None)
+        terms = tuple(term for group in readers for term in group.as_terms())
         taps = [*shared.taps, *(g.result for g in readers[1:])]
         self._groups = [g for g in self._groups if g is not shared and all(g is not other for other in readers)]
-        self._groups.append(Group(first.anchor, None, first.result, taps=taps, terms=terms))
+        self._groups.append(Contractions(first.anchor, None, first.result, taps=taps, terms=terms, shared=shared))
 
 
 def _is_contraction(group: Group, right: Value) -> bool:
     """A product of the transpose of dense rows with ``right``, and nothing else."""
     value = group.anchor
-    if value is None or value.op is not Op.MATMUL or not value.get("ta") or value.get("tb") or group.terms:
+    if value is None or value.op is not Op.MATMUL or not value.get("ta") or value.get("tb") or type(group) is not Group:
         return False
     left, second = value.inputs
     plain = second is right and left is not right and not group.stages and not group.taps
@@ -151,7 +149,7 @@ def _is_contraction(group: Group, right: Value) -> bool:
 def _is_product(group: Group) -> bool:
     """A product of dense float32 rows and a shared matrix."""
     value = group.anchor
-    if value is None or value.op is not Op.MATMUL or value.get("ta") or group.chain:
+    if value is None or value.op is not Op.MATMUL or value.get("ta") or group.inside:
         return False
     left, right = (operand.tensor for operand in value.inputs)
     return value.tensor.dtype == torch.float32 and not left.sparse and left.rows is not None and right.rows is None

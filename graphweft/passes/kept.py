@@ -107,7 +107,7 @@ def _values(compiled: Compiled) -> Iterator[Value]:
     steps = compiled.steps
     programs = steps.staged, steps.raw, steps.derived, steps.opened, compiled.program
     outputs = [value for program in programs for _, value in program.outputs]
-    of_groups = [value for group in compiled.groups for value in (*group.operands(), group.result, *group.chain)]
+    of_groups = [value for group in compiled.groups for value in (*group.operands(), group.result, *group.inside)]
     inputs = [value for program in programs for value in program.inputs]
     yield from topological([*inputs, *outputs, *of_groups, *compiled.hoisted, *compiled.phase])
 
@@ -131,5 +131,3 @@ class _Reader(pickle.Unpickler):
 
 
 _BUILTIN = {("builtins", "set"), ("builtins", "frozenset")}
-
-__all__ = ["kept_passes"]

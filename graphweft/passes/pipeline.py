@@ -31,7 +31,8 @@ from graphweft.passes.cleanup import cleanup
 from graphweft.passes.demand import push_demand
 from graphweft.passes.edges import cover_edges, edge_bytes, heavy_products, without_copies, without_wide
 from graphweft.passes.elementwise import fuse_elementwise
-from graphweft.passes.fuse import BACKWARD, FORWARD, Group, group_values
+from graphweft.passes.fuse import BACKWARD, FORWARD, group_values
+from graphweft.passes.groups import Group
 from graphweft.passes.hoist import constant_values, frontier, kept_tensors, without_matrices
 from graphweft.passes.join import join_products
 from graphweft.passes.message import fuse_messages
@@ -453,7 +454,7 @@ def _works(groups: Sequence[Group], sizes: Sizes, rounds: Set[str]) -> dict[Valu
     """What the kernel of every group does, by its result."""
     works = {group.result: group_works(group, sizes) for group in groups}
     for group in groups if "operands" in rounds else ():
-        if group.terms or (group.anchor is not None and group.anchor.op is Op.MATMUL):
+        if group.anchor is not None and group.anchor.op is Op.MATMUL:
             works[group.result] = tuple(work.rounded() for work in works[group.result])
     return works
 

@@ -22,7 +22,8 @@ from graphweft.ir.pattern import substitute
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import StructType
 from graphweft.passes.edges import fuse_edges
-from graphweft.passes.fuse import BACKWARD, FORWARD, Group
+from graphweft.passes.fuse import BACKWARD, FORWARD
+from graphweft.passes.groups import Group
 
 _MOST = 2  # rows of a destination that are kept for the backward pass in place of a walk
 _PRODUCTS = frozenset({Op.MUL, Op.ROW_SCALE, Op.COL_SCALE, Op.MUL_SCALAR})

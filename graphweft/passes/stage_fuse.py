@@ -17,7 +17,7 @@ import torch
 from graphweft.ir.ops import Op
 from graphweft.ir.pattern import rewrite, substitute
 from graphweft.ir.program import Builder, Program, Value
-from graphweft.passes.fuse import Group
+from graphweft.passes.groups import Group
 
 _READERS = frozenset({Op.SPMM, Op.SPMM_MAX})
 _STRUCTURAL = frozenset({Op.SRC_IDS, Op.IN_DEGREE})
@@ -158,6 +158,6 @@ def _is_matrix(table: Value) -> bool:
 
 def _reads_by_index(group: Group, rows: Value) -> bool:
     """Whether the group's kernel takes a table and ids instead of ``rows``."""
-    if group.chain or group.operands().count(rows) != 1 or group.operands()[0] is not rows:
+    if group.inside or group.operands().count(rows) != 1 or group.operands()[0] is not rows:
         return False
     return group.anchor is None or group.anchor.op in (Op.MATMUL, Op.DROPOUT, Op.MUL_SCALAR)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import IndexType, TensorType
-from graphweft.passes.fuse import Group
+from graphweft.passes.groups import Group
 from graphweft.passes.hoist import frontier
 
 MOVER = "tier"  # the input that stands for what moves rows

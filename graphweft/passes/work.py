@@ -15,7 +15,7 @@ from graphweft.ir.head_product import head_product
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.ir.residency import StructType, TensorType
-from graphweft.passes.fuse import Group
+from graphweft.passes.groups import EdgeWalk, Group
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,17 @@ def tensor_bytes(value: Value, sizes: Sizes) -> float:
 
 def group_work(group: Group, sizes: Sizes) -> Work:
     """What the kernel of ``group`` does, with the bytes of its epilogue's operands."""
-    value = group.anchor or group.result
-    if group.walk is not None:
+    if isinstance(group, EdgeWalk):
         return _walk_work(group, sizes)
     extra = sum(tensor_bytes(operand, sizes) for operand in group.stages.values() if operand is not None)
-    parts = [_anchor_work(v, group, sizes) for v in ([term.product for term in group.terms] or [value])]
+    parts = [_anchor_work(term.product, group, sizes) for term in group.as_terms()]
     return Work(parts[0].kind, sum(part.amount for part in parts), sum(part.bytes for part in parts) + extra)
 
 
 def group_works(group: Group, sizes: Sizes) -> tuple[Work, ...]:
     """As :func:`group_work`, then what it does on the way: sums of rows over edges, and rows taken from a table."""
-    made = {sums.result: sums for term in group.terms for sums in (term.sums, term.shared) if sums is not None}
-    taken = dict.fromkeys(v for v in (group.gather, *(term.gather for term in group.terms)) if v is not None)
-    sums = [_anchor_work(sums.anchor or value, sums, sizes) for value, sums in made.items()]
+    sums = [_anchor_work(made.anchor or made.result, made, sizes) for made in group.sums()]
+    taken = dict.fromkeys(term.gather for term in group.as_terms() if term.gather is not None)
     return group_work(group, sizes), *sums, *(_taken_work(value, sizes) for value in taken)
 
 
@@ -68,12 +66,10 @@ def _taken_work(value: Value, sizes: Sizes) -> Work:
     return gather_work(0, count, prod(rows.dims), of, rows.dtype.itemsize)
 
 
-def _walk_work(group: Group, sizes: Sizes) -> Work:
+def _walk_work(group: EdgeWalk, sizes: Sizes) -> Work:
     """A walk over edges reads rows of the far ends, which may be anywhere."""
-    assert group.walk is not None  # a walk
     graph = group.walk.struct
-    inside = set(group.chain)
-    rows = {o for v in group.chain for o in v.inputs if o not in inside and isinstance(o.type, TensorType)}
+    rows = {o for o in group.operands() if isinstance(o.type, TensorType)}
     width = sum(prod(o.tensor.dims) for o in rows if o.tensor.rows in (graph.src, graph.dst))
     counts = [sizes.rows.get(name, 1) for name in (graph.dst, graph.edge, graph.src)]
     return gather_work(counts[0], counts[1], max(width, 1), counts[2], group.result.tensor.dtype.itemsize)

@@ -24,7 +24,7 @@ from graphweft.codegen.edge_nest import edge_nest, work
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import Value
 from graphweft.passes.certificate import MEMORY, Certificate, key_of
-from graphweft.passes.fuse import Group
+from graphweft.passes.groups import EdgeWalk, Group
 from graphweft.runtime import build
 from graphweft.runtime.walk_trials import WalkProgram, difference
 
@@ -92,14 +92,14 @@ class _Unit(NamedTuple):
     """One translation unit: its text, and its walks in order, each with what it reads and computes."""
 
     text: str
-    walks: list[tuple[Group, tuple[Value, ...], int]]
+    walks: list[tuple[EdgeWalk, tuple[Value, ...], int]]
 
 
 def _units(groups: Iterable[Group]) -> list[_Unit]:
     """The units of the walks among ``groups``, the same whatever their order."""
     nests = []
     for group in groups:
-        if group.walk is not None:
+        if isinstance(group, EdgeWalk):
             nest, read = edge_nest(group.chain, (group.result, *group.taps), group.walk)
             nests.append((nest, (group, read, work(nest))))
     nests.sort(key=lambda item: str(item[0]))
@@ -120,13 +120,12 @@ def _parts(lengths: Sequence[int]) -> list[list[int]]:
     return [sorted(part) for part in parts]
 
 
-def _launcher(library: ctypes.CDLL, number: int, group: Group, count: int) -> Walk:
+def _launcher(library: ctypes.CDLL, number: int, group: EdgeWalk, count: int) -> Walk:
     function = getattr(library, f"gw_nest_{number}")
     function.restype = ctypes.c_void_p
     nest = function()
     results = (group.result, *group.taps)
     dims = [value.tensor.dims for value in results]
-    assert group.walk is not None  # a walk
     struct = group.walk.struct
     rows = [value.tensor.rows for value in results]
     real = results[0].tensor.dtype

@@ -21,7 +21,8 @@ from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, number, structural_key
 from graphweft.ir.residency import Residency, StructType, TensorType
 from graphweft.passes.edges import cover_edges
-from graphweft.passes.fuse import BACKWARD, FORWARD, Group, group_values
+from graphweft.passes.fuse import BACKWARD, FORWARD, group_values
+from graphweft.passes.groups import Group
 from graphweft.passes.hoist import frontier
 from graphweft.passes.pipeline import Compiled
 from graphweft.runtime.constants import is_consumed
@@ -518,6 +519,3 @@ def _pair_extrema(groups: list[Group]) -> tuple[list[Group], dict[Value, Value]]
         else:
             pairs[partner] = group.result
     return kept, pairs
-
-
-__all__ = ["BY_PAIRS", "HoistedValue", "Plan", "forms_of", "run_steps"]

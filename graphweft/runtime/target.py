@@ -20,7 +20,7 @@ from graphweft._errors import ConfigError
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
-from graphweft.passes.fuse import Group
+from graphweft.passes.groups import Group
 from graphweft.passes.work import Sizes
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.losses import LOSSES, Loss, class_score
@@ -246,6 +246,3 @@ def _contiguous(result: Any) -> Any:
     if not isinstance(result, Tensor) or result.is_contiguous():
         return result
     return result.clone(memory_format=torch.contiguous_format)  # of fake tensors too, unlike contiguous()
-
-
-__all__ = ["Bound", "Launch", "Launcher", "Target", "interpreted", "whole"]

@@ -24,7 +24,7 @@ from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.pattern import end_of
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import TensorType
-from graphweft.passes.fuse import Group
+from graphweft.passes.groups import EdgeWalk
 from graphweft.passes.rounding import RUNS, allowed, noise, shaken
 from graphweft.passes.trials import Doubled, Shape, Trial, graph_size, plain_torch
 
@@ -39,7 +39,7 @@ _TINY = 1e-37  # kernels give 0 for what is less
 _FAILURES = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 
 
-def difference(kernel: Kernel, group: Group, read: Sequence[Value], width: int) -> str | None:
+def difference(kernel: Kernel, group: EdgeWalk, read: Sequence[Value], width: int) -> str | None:
     """How ``kernel`` differs from the values of ``group`` on some small graph; None where it does not.
 
     Args:
@@ -69,8 +69,7 @@ class WalkProgram:
         real: The dtype of the kernel's numbers.
     """
 
-    def __init__(self, group: Group, read: Sequence[Value]) -> None:
-        assert group.walk is not None  # a walk
+    def __init__(self, group: EdgeWalk, read: Sequence[Value]) -> None:
         builder, results = Builder(), (group.result, *group.taps)
         base = end_of(group.walk)[0]
         inputs = [builder.add(Op.GRAPH, name="graph", type=base.struct)]
@@ -196,6 +195,3 @@ def _is_real(x: Any) -> bool:
 def _eighths(x: Any) -> Any:
     """Numbers that are exact in either dtype, equal ones among them."""
     return (x.detach() * 8).round() / 8 if _is_real(x) else x
-
-
-__all__ = ["Kernel", "difference"]

@@ -30,9 +30,6 @@ from graphweft.nn.module import CompiledModule
 from graphweft.nn.sage import SAGE
 from graphweft.runtime import calibrate
 from graphweft.runtime.machine import Machine
-from graphweft.train.full_batch import FullBatch
-from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.strategies import full_works, mini_works
 from graphweft.train.trainer import Trainer
 
 Sample = tuple[Works, float]
@@ -95,18 +92,15 @@ def _epochs(
     drawn: dict[str, Any] = {"batch_size": batch_size} if mode == "mini" else {}
     trainer = Trainer(model, ds, mode=mode, order="given", **drawn)
     steps = trainer._batch
-    if ways and isinstance(steps, MiniBatch):
-        steps.loader.keep_ways(ways)
+    if ways:
+        steps.keep_ways(ways)
     trainer.prepare()
-    if isinstance(steps, FullBatch):
-        works, walks = full_works(steps)
-    else:
-        assert isinstance(steps, MiniBatch)  # the other mode
-        if steps.staged_plan() is None:
-            return []
-        works, walks = mini_works(steps)
-        tries = _SETTLED if len(steps.loader.tried) > 1 else 1
-        trainer.fit(min(_MOST, -(-tries // max(1, len(steps.loader) - 2))))
+    found = steps.works()
+    if found is None:
+        return []
+    works, walks = found
+    if epochs := steps.epochs_until(_SETTLED):
+        trainer.fit(min(_MOST, epochs))
     begun = trainer.epoch
     records = list(trainer.fit(_EPOCHS if mode == "full" else 2))[max(begun, 1) :]
     seconds = statistics.median(record.epoch_seconds for record in records)
@@ -127,6 +121,3 @@ def _disk_speed() -> float:
             while file.read(1 << 22):
                 pass
             return _DISK_BYTES / max(time.perf_counter() - start, 1e-9)
-
-
-__all__ = ["measure"]

@@ -89,6 +89,3 @@ class ColumnSlices:
 
 def _pages(nbytes: int) -> int:
     return -(-nbytes // SECTOR) * SECTOR
-
-
-__all__ = ["ROWS", "ColumnSlices"]

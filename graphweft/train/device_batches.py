@@ -23,14 +23,15 @@ from graphweft.runtime.constants import owning, sent
 from graphweft.runtime.staged import Choice, PreparedBatch
 from graphweft.runtime.targets import target_of
 from graphweft.storage.feature import SparseFeatures
+from graphweft.train.batch_steps import AnyLoader
 from graphweft.train.device import device_of
 from graphweft.train.device_memory import is_out_of_memory
 from graphweft.train.full_batch import evaluation
 from graphweft.train.inference import USUAL_TILE, infer
 from graphweft.train.metrics import Evaluation
-from graphweft.train.mini_batch import AnyLoader, MiniBatch
+from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.node_batches import NodeBatches
-from graphweft.train.setup import Setup
+from graphweft.train.setup import Given, Setup
 
 _LEAST_TILE = 64
 
@@ -40,15 +41,15 @@ def draws_on_device(model: Any) -> bool:
     return target_of(device_of(model)).has_samplers
 
 
-def check_drawn_there(given: Any, drawn: Any) -> None:
+def check_drawn_there(given: Given) -> None:
     """Raises: ConfigError for tasks, data and options that only the CPU has."""
     refused = {
         f"task={given.task}": given.task not in ("nodes", "link"),
         f"mode={given.mode}": given.mode != "mini",
         "a store": isinstance(given.ds, StoredGraph),
         "ranks": given.ranks.is_shared,
-        "macro": drawn.macro is not None,
-        "prepare": drawn.prepare != "whole",
+        "macro": given.drawn.macro is not None,
+        "prepare": given.drawn.prepare != "whole",
     }
     for name, is_given in refused.items():
         if is_given:
@@ -137,6 +138,3 @@ class DeviceMiniBatch(MiniBatch):
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss."""
         return evaluation(self.target, self._logits(), self.ds.y, self.rows, self.metrics)
-
-
-__all__ = ["DeviceMiniBatch", "check_drawn_there", "draws_on_device"]

@@ -328,6 +328,3 @@ class DeviceFullBatch(FullBatch):
             found["updates"] = known.update is not None
         refused = {"refused": self.refused, "evaluation_refused": self._not_evaluated}
         return {**found, **{name: why for name, why in refused.items() if why}}
-
-
-__all__ = ["DeviceFullBatch"]

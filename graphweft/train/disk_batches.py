@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from graphweft._errors import ConfigError
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.loader.disk import tables_of
-from graphweft.loader.disk_feed import DiskFeed
-from graphweft.loader.piece_feed import PieceFeed
 from graphweft.nn.rgcn import RelationalEmbedding
 from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
@@ -25,12 +23,12 @@ from graphweft.runtime.staged import PreparedBatch
 from graphweft.schedule.subtasks import Subtasks
 from graphweft.storage.memory_size import memory_bytes
 from graphweft.storage.store import Store
+from graphweft.train.batch_steps import AnyLoader
 from graphweft.train.disk_counts import FromDisk
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.full_batch import evaluation
 from graphweft.train.macro import MacroRun
 from graphweft.train.metrics import Evaluation
-from graphweft.train.mini_batch import AnyLoader
 from graphweft.train.needs import trimmed
 from graphweft.train.node_batches import NodeBatches
 from graphweft.train.options import PREPARE, check_choice
@@ -58,21 +56,6 @@ class DiskNodeBatches(NodeBatches):
             return made.plan.over(made, table, place)
         made.x = self._tables().rows_in(made.n_id, table, place)
         return made
-
-    def with_own_rows(self, made: Any) -> Any:
-        """A batch with rows that are read for it alone."""
-        assert isinstance(self._feed, DiskFeed | PieceFeed)  # with a budget
-        return self._feed.alone(made)
-
-    @property
-    def disk_workers(self) -> int:
-        """Threads that draw batches ahead."""
-        return self._feed.workers if isinstance(self._feed, DiskFeed) else 0
-
-    def forget(self) -> None:
-        """Drops batches that were drawn ahead."""
-        if self._feed is not None:
-            self._feed.forget()
 
 
 class DiskBatches(FromDisk):
@@ -132,7 +115,7 @@ class DiskBatches(FromDisk):
         if loader.plan is not None and not loader.plan.reads_rows_alone:
             loader.plan = None
         if loader.plan is not former:
-            loader.forget()
+            loader.forget_ahead()
 
     def resize(self, memory: int, pieces: bool = False) -> None:
         """Rows of features and batches drawn ahead take so many bytes from now on; no batch changes.
@@ -190,10 +173,6 @@ class DiskBatches(FromDisk):
     def in_memory(self) -> bool:
         """Whether evaluation reads the structure in memory, as that of edges with weights does."""
         return self.edge_data.inputs is not None
-
-    def identity(self) -> dict[str, Any]:
-        """What decides the batches, for checkpoints."""
-        return {**super().identity(), "store": self.ds.store.manifest.crc32}
 
 
 def check_typed_model(model: nn.Module, store: Store) -> None:

@@ -14,6 +14,8 @@ from torch import Tensor
 from graphweft.loader.disk_feed import RowCounts
 from graphweft.storage.store import Store
 from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.needs import RunBudget
+from graphweft.train.stored_needs import fit_rows
 
 
 class FromDisk(MiniBatch):
@@ -33,6 +35,10 @@ class FromDisk(MiniBatch):
         """Whether products can read rows a piece at a time."""
         return False
 
+    def fit_into(self, budget: RunBudget) -> None:
+        """Chooses how rows come, batches that are drawn ahead and what an evaluation has in memory."""
+        fit_rows(self, budget)
+
     def pooled(self, before: int) -> int:
         """Bytes that the pool holds for the whole run, beside ``before``; called where nothing else is there."""
         return 0
@@ -41,6 +47,10 @@ class FromDisk(MiniBatch):
         """One epoch, or the rest of one; the mean of its losses before their updates, shape ()."""
         self._seen = self._counts().copy()
         return super().step()
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the batches, for checkpoints."""
+        return {**super().identity(), "store": self.store.manifest.crc32}
 
     def measured(self) -> dict[str, float]:
         """What the last epoch took of the disk."""
@@ -58,6 +68,3 @@ class FromDisk(MiniBatch):
     def _counts(self) -> RowCounts:
         counts: RowCounts | None = getattr(self.loader, "disk", None)
         return RowCounts() if counts is None else counts
-
-
-__all__ = ["FromDisk"]

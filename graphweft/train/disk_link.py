@@ -104,10 +104,3 @@ class DiskLinkTask(LinkTask, FromDisk):
         assert isinstance(self.model, Stack) and isinstance(self.ds, StoredGraph)  # as was checked
         place = (self.split.graph, self.ds.store, self.ds.row_ids, self.inference.tiles, self._scratch)
         return StoredInference(self.model, *place).outputs(self.edge_data.inputs)
-
-    def identity(self) -> dict[str, Any]:
-        """What decides the batches, for checkpoints."""
-        return {**super().identity(), "store": self.store.manifest.crc32}
-
-
-__all__ = ["DiskLinkTask"]

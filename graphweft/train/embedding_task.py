@@ -154,18 +154,15 @@ class EmbeddingTask(LinkTask):
         found = probe(self.logits(), self.ds.y, self._rows["train"], {p: self._rows[p] for p in ("val", "test")})
         return {f"{part}_probe": found.get(part) for part in ("val", "test")}
 
-    def _train_on(self, batch: Any) -> Tensor:
-        """One update; the loss before it, shape ()."""
-        self.model.train()
-        self.optimizer.zero_grad(set_to_none=True)
+    def _gradients(self, batch: Any, weight: int = 1) -> Tensor:
+        """Adds the gradients of the model's own loss to those that are there; that loss, shape ()."""
         own: Any = self.model
         drawn = int(torch.randint(2**62, ()))  # which the trainer keys by epoch and step
         if isinstance(own, Node2Vec):
             loss: Tensor = own.loss(batch.nodes, seed=drawn)
         else:
             loss = own.loss(self._tables.graph, self.x, **({"seed": drawn} if self._takes_seed else {}))
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
 

@@ -7,36 +7,64 @@ single step an epoch and leaves nothing half done. The trainer knows no other na
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from graphweft.data.dataset import Part
+from graphweft._errors import GraphWeftError
+from graphweft.cost import Works, loss_work, update_work
+from graphweft.data.dataset import Dataset, Part
+from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.passes.work import Sizes
 from graphweft.runtime.staged import StagedPlan
+from graphweft.train.edge_data import EdgeData
 from graphweft.train.format_trial import FormatTrial
 from graphweft.train.metrics import Evaluation
+from graphweft.train.needs import RunBudget
+from graphweft.train.node_order import NodeOrder
+from graphweft.train.replayed import Replays
 from graphweft.train.settle import Features
 from graphweft.train.target import Target
+from graphweft.train.update import Update
 
 
 class Steps(ABC):
     """An epoch of training, and an evaluation.
 
     Attributes:
+        model: What is trained.
+        ds: The data.
+        optimizer: Makes an update.
+        device: Where the model is.
+        edge_data: What the model reads of the edges.
         target: How labels are trained on.
-        rows: The rows of each split that count.
+        rows, labels: The rows of each split that count, and their labels when they were taken.
         x: Features in the layout that was chosen.
         after_batch: Called with batches done, batches of the epoch and the mean loss so far, where there are several.
         is_single: An epoch is one step.
+        takes_order: Nodes can be computed in another order than the given one.
+        order: In which steps see the nodes; None: as given.
+        order_told: What a plan says of an order of the nodes that steps have by themselves.
+        replays: Of steps that were written down; None: every batch runs as it comes.
     """
 
+    model: nn.Module
+    ds: Dataset
+    optimizer: torch.optim.Optimizer | Update
+    device: torch.device
+    edge_data: EdgeData
     target: Target
     rows: dict[Part, Tensor]
+    labels: dict[Part, Tensor]
     x: Features
     after_batch: Callable[[int, int, float], None] = staticmethod(lambda done, total, loss: None)
     is_single = True
+    takes_order = False
+    order: NodeOrder | None = None
+    order_told = ""
+    replays: Replays | None = None
 
     @property
     def batches_done(self) -> int:
@@ -60,6 +88,38 @@ class Steps(ABC):
     def pause(self) -> None:
         """Gives up memory that steps alone need; the next step takes it again."""
         return
+
+    @abstractmethod
+    def fit_into(self, budget: RunBudget) -> None:
+        """Chooses how much is computed once, prepared ahead or in memory at a time, so that training keeps to it.
+
+        Raises: MemoryBudgetError naming the least that would do; ConfigError for steps that keep to none.
+        """
+
+    @abstractmethod
+    def works(self) -> tuple[Works, float] | None:
+        """What an epoch does, and the seconds on one thread of what walks compute for every edge; None: unknown."""
+
+    def _take(self, rows: dict[Part, Tensor]) -> None:
+        """Keeps the rows that count, and their labels as they are now."""
+        self.rows, self.labels = rows, {name: self.ds.y[ids] for name, ids in rows.items()}
+        self.target.take(self.ds.y, rows["train"])
+
+    def _around(self, rows: int) -> Works:
+        """The loss and the update of a step that computes so many rows of outputs."""
+        weights = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        return [(loss_work(rows, self.ds.num_classes), 1.0), (update_work(weights), 1.0)]
+
+    def renumber(self, order: NodeOrder | None) -> None:
+        """Steps see the nodes in ``order`` from now on, where :attr:`takes_order`; None: as given."""
+        raise GraphWeftError(f"order cannot be combined with {type(self).__name__}, whose nodes are as given")
+
+    def keep_ways(self, ways: Sequence[CoreSplit]) -> None:  # noqa: B027 one step prepares no batches
+        """Batches are prepared in one of these ways."""
+
+    def epochs_until(self, batches: int) -> int:
+        """Epochs after which the way of preparing batches is settled, if that takes ``batches``; 0 where none is."""
+        return 0
 
     @abstractmethod
     def prepare(self) -> None:
@@ -96,6 +156,10 @@ class Steps(ABC):
     def replay_report(self) -> dict[str, Any]:
         """Bounds of batches and launches of a replayed step; empty where none is replayed."""
         return {}
+
+    def where(self) -> str:
+        """Where batches are prepared and trained, and why, before an epoch; empty where there are none."""
+        return ""
 
     def scheduled(self) -> str:
         """Where batches are prepared and trained, and why; empty where the CPU does everything."""

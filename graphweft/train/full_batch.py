@@ -18,6 +18,7 @@ from graphweft._backward import backward_from
 from graphweft._errors import ConfigError, DataError, GraphWeftError, MemoryBudgetError, ShapeError
 from graphweft._memory import POOL
 from graphweft._trace import active, span
+from graphweft.cost import Works, call_work, moved_nearer
 from graphweft.data.dataset import Dataset, Part
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.settings import has_hooks, is_parametrized, settings_of
@@ -25,6 +26,7 @@ from graphweft.passes.work import Sizes
 from graphweft.runtime.constants import Reference, Watch, owning, sent
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.plan import Plan
+from graphweft.runtime.prediction import computed
 from graphweft.runtime.sizes import measure_sizes
 from graphweft.runtime.tape import WRITTEN, Tape
 from graphweft.runtime.targets import target_of as plan_target
@@ -55,7 +57,7 @@ class FullBatch(Steps):
     layer computes the rows of all nodes.
     """
 
-    order_told: str = ""  # what a plan says of an order of the nodes that these steps have by themselves
+    takes_order = True
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class FullBatch(Steps):
         self.device, self._given = device_of(model), x
         self.x = self._there(x)
         self.half: HalfFeatures | None = None  # of features that steps read themselves
-        self.order: NodeOrder | None  # in which steps see the nodes; None: as given
+
         self.edge_data = edge_data or EdgeData()
         self._keep_features, self._released = keep_features, False
         self._run_graph, self.order, self._has_given = ds.graph, None, True
@@ -118,9 +120,8 @@ class FullBatch(Steps):
         return self._given if self._has_given else self.order.as_given(self.x)
 
     def _take(self, rows: dict[Part, Tensor]) -> None:
-        """Keeps the rows that count, and their labels as they are now."""
-        self.rows, self.labels = rows, {name: self.ds.y[ids] for name, ids in rows.items()}
-        self.target.take(self.ds.y, rows["train"])
+        """As every kind of steps, in the order of the nodes; which rows a step computes."""
+        super()._take(rows)
         y, here = self.ds.y, rows
         if self.order is not None:
             y, here = self.order.rows(y), {name: self.order.places(ids) for name, ids in rows.items()}
@@ -236,6 +237,17 @@ class FullBatch(Steps):
         loss = loss_bytes(rows, self.ds.num_classes)
         base = base_needs(self.ds, self.model, budget)
         return full_needs(base, self.ds, (step, evaluation), sizes, loss, not self._keep_features, is_recorded(step))
+
+    def works(self) -> tuple[Works, float]:
+        """What an epoch does, and the seconds on one thread of what walks compute for every edge."""
+        step, _, wanted, sizes = self.plans()
+        calls = [*step.forward, *step.backward]
+        rows = self.ds.num_nodes if wanted is None else wanted.numel()
+        made = 0 if is_recorded(step) else len(calls)
+        works = [*((work, 1.0) for call in calls for work in call.works), (call_work(), made), *self._around(rows)]
+        if self.order is not None:
+            works = moved_nearer(works, self.order.gained)
+        return works, sum(computed(call, sizes) for call in calls)
 
     def _compile(self, model: CompiledModule) -> None:
         """Compiles the passes of an evaluation and of a step, hoists, and records the step where that can be done."""

@@ -30,13 +30,14 @@ from graphweft.partitioning.partition import partition
 from graphweft.runtime.staged import PreparedBatch
 from graphweft.sample.stages import Parts
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
+from graphweft.train.batch_steps import AnyLoader
 from graphweft.train.disk_batches import check_typed_model
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.full_batch import evaluation
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
-from graphweft.train.mini_batch import AnyLoader, MiniBatch
-from graphweft.train.needs import trimmed
+from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.needs import RunBudget, trimmed
 from graphweft.train.options import check_macro
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
@@ -92,6 +93,10 @@ class OnGroups(MiniBatch):
     def regroup(self, count: int) -> None:
         """Groups of so many parts from now on; before the first epoch."""
 
+    def fit_into(self, budget: RunBudget) -> None:
+        """Chooses how many parts make a group, how batches are prepared and what an evaluation has in memory."""
+        fit_groups(self, budget)
+
     def evaluated_as(self) -> Any:
         """What tells the memory of an evaluation: model, data, rows and inference."""
         return self
@@ -104,7 +109,7 @@ class OnGroups(MiniBatch):
             self.is_asked = True
             self.regroup(int(count))
             if self.budget is not None:
-                fit_groups(self, self.budget)
+                self.fit_into(self.budget)
         return self.identity()
 
 

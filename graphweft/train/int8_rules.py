@@ -6,37 +6,16 @@ trainer. They are read by gathers of mini-batches on the CPU; all else would hol
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
-from torch import nn
+from typing import Any
 
 from graphweft._errors import ConfigError
 from graphweft.data.part_dataset import PartDataset
 from graphweft.data.stored import StoredDataset
-from graphweft.dist.ranks import Ranks
 from graphweft.storage.int8_features import Int8Features
 from graphweft.train.device import device_of
+from graphweft.train.setup import Given
 
 _WHO = "features in int8"
-
-
-class _Run(Protocol):
-    """What a step is made of."""
-
-    @property
-    def model(self) -> nn.Module: ...
-
-    @property
-    def ds(self) -> Any: ...
-
-    @property
-    def task(self) -> str: ...
-
-    @property
-    def mode(self) -> str: ...
-
-    @property
-    def ranks(self) -> Ranks: ...
 
 
 def check_int8_source(ds: Any) -> None:
@@ -51,7 +30,7 @@ def check_priced(ds: Any) -> None:
         raise ConfigError(f"{_WHO} cannot be combined with plan; ds.x.to_dense() widens them")
 
 
-def mode_for_int8(given: _Run, is_macro: bool, has_budget: bool) -> str:
+def mode_for_int8(given: Given) -> str:
     """The mode of a run: as given, but "mini" in the place of "auto" over features of 8 bits.
 
     Raises: ConfigError naming what cannot read them.
@@ -66,12 +45,9 @@ def mode_for_int8(given: _Run, is_macro: bool, has_budget: bool) -> str:
         (given.task != "nodes", f"task={given.task!r}"),
         (device_of(given.model).type != "cpu", f"device={str(device_of(given.model))!r}"),
         (given.ranks.is_shared, "ranks"),
-        (is_macro, "macro"),
-        (has_budget, "memory"),
+        (given.drawn.macro is not None, "macro"),
+        (given.memory is not None, "memory"),
     ):
         if is_so:
             raise ConfigError(f"{_WHO} cannot be combined with {what}")
     return "mini"
-
-
-__all__ = ["check_int8_source", "check_priced", "mode_for_int8"]

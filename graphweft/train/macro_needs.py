@@ -14,7 +14,7 @@ import torch
 from graphweft._memory import POOL
 from graphweft.loader.multistage import MultistageLoader
 from graphweft.runtime.rehearsal import Prepared, Run
-from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.batch_steps import BatchSteps
 from graphweft.train.needs import rehearse
 from graphweft.train.needs_by_running import kept_buffers
 
@@ -33,7 +33,7 @@ class MacroTaken(NamedTuple):
     batch: Prepared
 
 
-def macro_taken(mini: MiniBatch) -> MacroTaken:
+def macro_taken(mini: BatchSteps) -> MacroTaken:
     """By making the first macro-batch and its first batch, and training on that without an update."""
     loader, run = mini.loader, mini.macro
     assert isinstance(loader, MultistageLoader) and run is not None  # the caller has looked
@@ -49,6 +49,3 @@ def macro_taken(mini: MiniBatch) -> MacroTaken:
     passing = max(made - ready, making - held - ready, 0)
     batch = Prepared((ready,), (passing,), Run(beside=(step,)))
     return MacroTaken(loader.at_once() * held + rows, computing - rows, batch)
-
-
-__all__ = ["MacroTaken", "macro_taken"]

@@ -16,63 +16,52 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphweft import _config, _machine
+from graphweft import _machine
 from graphweft._backward import backward_from
 from graphweft._draws import call_key, keyed
 from graphweft._errors import ConfigError, ShapeError
 from graphweft._memory import POOL
 from graphweft._trace import span
-from graphweft.data.dataset import Part
 from graphweft.data.graph_samples import GRAPH_ID
 from graphweft.interop.pyg_model import PyGModel
 from graphweft.loader.batch import Batch
-from graphweft.loader.group_loader import GroupLoader
-from graphweft.loader.link import LinkLoader
-from graphweft.loader.loader import Loader
 from graphweft.loader.multistage import MultistageLoader, NestedBatch
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
-from graphweft.passes.work import Sizes
 from graphweft.runtime.constants import Watch, owning
-from graphweft.runtime.staged import Choice, PreparedBatch, StagedPlan, batch_sizes
+from graphweft.runtime.staged import PreparedBatch
 from graphweft.runtime.targets import target_of as target_at
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.shadow import ShadowSampler
 from graphweft.sample.whole_graphs import GraphSampler
 from graphweft.schedule.subtasks import Subtasks
-from graphweft.storage.feature import SparseFeatures, stored
 from graphweft.storage.gather import gather_rows
 from graphweft.storage.int8_features import Int8Features
 from graphweft.train.batch_gradients import add_gradients, weight_of
+from graphweft.train.batch_steps import AnyLoader, BatchSteps
 from graphweft.train.edge_data import EdgeData
-from graphweft.train.epoch_steps import Steps
-from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
 from graphweft.train.full_batch import evaluation, is_other, is_plain, labelled
-from graphweft.train.half_features import HalfFeatures, stores_half
 from graphweft.train.inference import USUAL_TILE, by_subgraphs, infer
 from graphweft.train.macro import MacroRun
 from graphweft.train.metrics import Evaluation
+from graphweft.train.mini_needs import needs_within
 from graphweft.train.needs import RunBudget
 from graphweft.train.node_batches import NodeBatches, Tables
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.record import GUARDED
-from graphweft.train.replayed import Replays, StepParts
+from graphweft.train.replayed import StepParts
 from graphweft.train.samplers import AnySampler, sampler_of
-from graphweft.train.settle import Features
 from graphweft.train.setup import Setup
 from graphweft.train.target import target_of
 from graphweft.train.update import Update
 
-AnyLoader = Loader | LinkLoader | GroupLoader
-
 _EVALUATED = 1  # the stage of draws that evaluation makes
 
-_REFERENCE = 1 << 62  # stage of the draws from which sizes are known before a run
 _WHOLE_SHARE = 0.25  # of the machine's memory: above that, evaluation goes tile by tile
 
 
-class MiniBatch(Steps):
+class MiniBatch(BatchSteps):
     """Trains a model on sampled neighbourhoods of ``batch_size`` training nodes at a time.
 
     A stack of layers over neighbour samples is compiled together with its sampler; another compiled model runs on the
@@ -86,18 +75,7 @@ class MiniBatch(Steps):
     Raises: ConfigError for fan-outs that do not fit the model.
     """
 
-    is_single = False
-    stores_half = True  # whether batches may read features in bfloat16; else those of the dataset
-    edge_data = EdgeData()
-    macro: MacroRun | None = None
-    sampler: AnySampler | None = None
     _watch: Watch | None = None
-    half: HalfFeatures | None = None  # of the features that batches read
-    budget: RunBudget | None = None
-    device = torch.device("cpu")  # where the model is, as far as batches are compiled
-    _compiled_for: tuple[object, ...] = ()
-    _choice: Choice | None = None  # of what is open in a batch's program; None: as usual
-    replays: Replays | None = None  # of steps that were written down; None: every batch runs as it comes
     _sum, _count = 0.0, 0  # of losses of the epoch under way
     _unread: tuple[Callable[[], float], int] | None = None  # a loss that is not among them yet, and its share
     _pending = _seeds_pending = 0  # batches, and their seeds, whose gradients wait for an update
@@ -147,11 +125,6 @@ class MiniBatch(Steps):
         if self.macro is not None and self.macro.historical is not None:
             self.macro.historical.edges = edge_data.inputs
 
-    def _take(self, rows: dict[Part, Tensor]) -> None:
-        """Keeps the rows that count, and their labels as they are now."""
-        self.rows, self.labels = rows, {name: self.ds.y[ids] for name, ids in rows.items()}
-        self.target.take(self.ds.y, rows["train"])
-
     def _load(self) -> tuple[AnyLoader, MacroRun | None]:
         """A loader over the training rows, and what surrounds macro-batches where there are some."""
         batch_size, seed, macro, prepare = self.drawn.batch_size, self.seed, self.drawn.macro, self.drawn.prepare
@@ -198,15 +171,6 @@ class MiniBatch(Steps):
             self._pending = self._seeds_pending = 0
         return True
 
-    @property
-    def x(self) -> Features:
-        """Features of all nodes, in the layout that batches have."""
-        return self._tables.x
-
-    @x.setter
-    def x(self, x: Features) -> None:
-        self._tables.x = x
-
     def prepare(self) -> None:
         """Compiles the stages of a batch, where they are compiled together, for what model and configuration are now.
 
@@ -219,76 +183,19 @@ class MiniBatch(Steps):
             if self.replays is not None and not self.replays.refuses(loader.plan):
                 self.replays.prepare(loader.plan, self._given_step())
 
+    def fit_into(self, budget: RunBudget) -> None:
+        """Chooses how many batches are prepared ahead and how an evaluation is cut; neither changes a batch."""
+        self.budget = budget
+        needs, ways, _ = needs_within(self, budget)
+        budget.settle(needs)
+        self.keep_ways(ways)
+
     def _given_step(self) -> StepParts:
         """What a step is made of that is written down."""
         draws = isinstance(self.model, Stack) and self.model.draws()
         loss = self.target.written_down(self.ds.y, target_at(self.device))
         update = self.optimizer if isinstance(self.optimizer, Update) else None
         return StepParts(loss, draws, self.device, type(self.model).__name__, update)
-
-    def _compile(self, loader: NodeBatches) -> None:
-        """The plan of a batch; none where stages are not compiled together."""
-        if not self._is_staged():
-            loader.plan = None
-            return
-        assert isinstance(self.model, Stack) and isinstance(self.sampler, NeighborSampler)  # what is staged
-        tensors = self._tensors()
-        kinds = tuple((name, t.shape, t.dtype, t.requires_grad) for name, t in tensors.items())
-        self.model.train()  # as in every step: layers drop and normalise by their own mode
-        wanted = (_config.current(), id(self.x), kinds, self.model.settings())
-        if loader.plan is not None and self._compiled_for == wanted:
-            return
-        reference = self.sampler.sample(loader.seeds[: loader.batch_size], stage=_REFERENCE)
-        tier = loader.preparer.tier if isinstance(loader.preparer, Subtasks) else None
-        function = self.model.staged(self.sampler, self._table(), tier, self.device)
-        loader.plan = function.compile(tensors, True, reference, self._choice)
-        x = self.x if tier is None and self.stores_half and self._table() is self.x else None
-        if isinstance(x, Tensor) and stores_half(x, [loader.plan.plan]):
-            self.half = self.half or HalfFeatures(x)
-            function = self.model.staged(self.sampler, self.half.rows, tier, self.device)
-            loader.plan = function.compile(tensors, True, reference, self._choice)
-        self._compiled_for = wanted
-        loader.trial = None
-        if _config.current().tune:
-            choices = function.choices(loader.plan, MOST_CHOICES)
-            loader.trial = FormatTrial(choices, lambda choice: function.compile(tensors, True, reference, choice))
-
-    def _table(self) -> Features:
-        """Features of all nodes, by whose shape a batch is compiled."""
-        return self.x
-
-    def staged_plan(self) -> tuple[StagedPlan, Sizes] | None:
-        """The compiled batch, after :meth:`prepare`, and the sizes that decided it; None where nothing is staged."""
-        loader = self.loader
-        if not isinstance(loader, NodeBatches) or loader.plan is None:
-            return None
-        assert isinstance(self.sampler, NeighborSampler)  # what is staged
-        plan = loader.plan if loader.trial is None else loader.trial.plan()
-        reference = self.sampler.sample(loader.seeds[: loader.batch_size], stage=_REFERENCE)
-        return plan, batch_sizes(plan.plan.compiled.program, self.ds.graph, self.x, reference)
-
-    def sizes_of(self, plan: StagedPlan, draw: int, count: int) -> Sizes:
-        """The sizes in ``plan`` of a batch of ``count`` seeds that no run draws; ``draw``: its number among them."""
-        loader = self.loader
-        assert isinstance(loader, NodeBatches) and isinstance(self.sampler, NeighborSampler)  # what is staged
-        places = torch.randperm(loader.num_items, generator=torch.Generator().manual_seed(draw))[:count]
-        drawn = self.sampler.sample(loader.seeds[places], stage=_REFERENCE + draw)
-        return batch_sizes(plan.plan.compiled.program, self.ds.graph, self.x, drawn)
-
-    @property
-    def formats(self) -> FormatTrial | None:
-        """The choice of formats by measurement; None where nothing is measured."""
-        return self.loader.trial if isinstance(self.loader, NodeBatches) else None
-
-    def _measured(self, batch: Any, seconds: float) -> None:
-        """A batch was trained on in so many seconds."""
-        loader = self.loader
-        if not isinstance(loader, NodeBatches) or loader.trial is None or loader.trial.settled:
-            return
-        if isinstance(batch, PreparedBatch):
-            loader.trial.record(batch.plan.choice, batch.seconds + seconds)
-        if loader.trial.settled:
-            loader.plan = loader.trial.plan()
 
     @property
     def batches_done(self) -> int:
@@ -322,6 +229,10 @@ class MiniBatch(Steps):
             self.macro.end_epoch(self._key(self.loader.epoch, 0))
         if self.replays is not None:
             self.replays.end_epoch()
+        return self._mean()
+
+    def _mean(self) -> Tensor:
+        """The mean loss of the epoch that is done, shape (); the next one begins with none."""
         mean = self._sum / max(self._count, 1)
         self._sum, self._count = 0.0, 0
         return torch.tensor(mean, dtype=torch.float64)
@@ -502,29 +413,6 @@ class MiniBatch(Steps):
         leaf = logits.detach().requires_grad_()
         loss = norm @ self.target.row_losses(leaf, labels)
         return loss.detach(), torch.autograd.grad(loss, leaf)[0]
-
-    def _tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers of numbers by name."""
-        model = self.model
-        buffers = {name: buffer for name, buffer in model.named_buffers() if buffer.is_floating_point()}
-        return {**dict(model.named_parameters()), **buffers}
-
-    def _is_staged(self) -> bool:
-        """Whether sampler and model are compiled as one program."""
-        model, x = self.model, self.x
-        return (
-            is_plain(model)
-            and self.edge_data.inputs is None  # whose rows follow from the edges that were drawn
-            and isinstance(self.sampler, NeighborSampler)
-            and isinstance(model, Stack)
-            and model.is_staged()
-            and _config.current().opt_level >= 1
-            and x.dtype in (torch.float32, torch.float64)
-            and not x.requires_grad
-            and (model.takes_sparse or not isinstance(x, SparseFeatures))
-            and stored(x).device.type in ("cpu", self.device.type)
-            and all(t.device == self.device for t in self._tensors().values())
-        )
 
     def _update(self, seeds: int) -> None:
         """Steps the optimiser once enough batches have added their gradients, or the epoch has no more."""

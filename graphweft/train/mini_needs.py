@@ -27,10 +27,10 @@ from graphweft.runtime.rehearsal import Prepared, Run, Taken, Tile, taken_by_epo
 from graphweft.runtime.staged import StagedPlan
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import SparseFeatures, alone
+from graphweft.train.batch_steps import BatchSteps
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE
 from graphweft.train.macro_needs import macro_taken
-from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.needs import Needs, RunBudget, base_needs, dense_bytes, loss_bytes, rehearse, rehearsed
 from graphweft.train.needs_by_running import evaluation_bytes, grown_while, kept_buffers
 from graphweft.train.settle import Features
@@ -43,18 +43,7 @@ _PARTS = (64, 8)  # of the seeds of a batch, which are trained on before all of 
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 
 
-def fit_into(mini: MiniBatch, budget: RunBudget) -> None:
-    """Chooses how many batches are prepared ahead and how an evaluation is cut.
-
-    Raises: MemoryBudgetError.
-    """
-    mini.budget = budget
-    needs, ways, _ = needs_within(mini, budget)
-    budget.settle(needs)
-    mini.loader.keep_ways(ways)
-
-
-def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSplit], float]:
+def needs_within(mini: BatchSteps, budget: RunBudget) -> tuple[Needs, list[CoreSplit], float]:
     """The memory that training takes where it does as much at once as ``budget`` leaves room for, how it prepares, and
     the bytes that an epoch maps anew.
 
@@ -109,7 +98,7 @@ def by_epochs(
     return taken._replace(most=kept + int(_SWING * taken.most), returned=returned)
 
 
-def _batches_taken(mini: MiniBatch) -> list[Prepared]:
+def _batches_taken(mini: BatchSteps) -> list[Prepared]:
     """Some batches of an epoch, the last one among them."""
     staged, count, size = mini.staged_plan(), len(mini.loader), mini.loader.batch_size
     last = mini.loader.num_items - (count - 1) * size
@@ -130,7 +119,7 @@ def _prepared(staged: StagedPlan, sizes: Sizes, classes: int) -> Prepared:
     return Prepared(held, making, Run(staged.plan, sizes, loss_bytes(sizes.rows["B"], classes)))
 
 
-def batch_taken(mini: MiniBatch) -> Prepared:
+def batch_taken(mini: BatchSteps) -> Prepared:
     """By account for a compiled batch; another is made and trained on, without an update."""
     staged = mini.staged_plan()
     if staged is not None:
@@ -138,7 +127,7 @@ def batch_taken(mini: MiniBatch) -> Prepared:
     return _rehearsed(mini, min(mini.loader.batch_size, mini.loader.num_items))[0]
 
 
-def _rehearsed(mini: MiniBatch, count: int) -> tuple[Prepared, int]:
+def _rehearsed(mini: BatchSteps, count: int) -> tuple[Prepared, int]:
     """The first batch of ``count`` seeds, and how many of them were trained on to see what it takes.
 
     Fewer are tried first, and no more than what the budget has room for by what these took.
@@ -164,7 +153,7 @@ def _has_room(nbytes: float) -> bool:
     return left is None or nbytes <= left
 
 
-def _times_larger(mini: MiniBatch, part: Prepared, times: float, seeds: int) -> float:
+def _times_larger(mini: BatchSteps, part: Prepared, times: float, seeds: int) -> float:
     """By how much a batch of ``seeds``, ``times`` as many, is larger than a part of it, whose neighbourhoods overlap.
 
     It is made to see, where there is room for one that is as much larger.
@@ -188,7 +177,7 @@ def _larger_regions(noted: Sequence[tuple[int, int]], times: float) -> tuple[tup
     return tuple((address, int(times * size)) for address, size in noted)
 
 
-def _tried(mini: MiniBatch, first: int, count: int) -> Prepared:
+def _tried(mini: BatchSteps, first: int, count: int) -> Prepared:
     """The batch of ``count`` seeds from ``first`` on, by making and training on it."""
     with torch.random.fork_rng(devices=[]), kept_buffers(mini.model):
         found = rehearsed(lambda: mini.loader.make(torch.arange(first, first + count), 0), mini.gradients)
@@ -196,7 +185,7 @@ def _tried(mini: MiniBatch, first: int, count: int) -> Prepared:
     return found
 
 
-def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs, refreshing: int) -> tuple[Needs, Run]:
+def _with_evaluation(mini: BatchSteps, budget: RunBudget, base: Needs, refreshing: int) -> tuple[Needs, Run]:
     """``base`` with an evaluation of all nodes at once, or of as many as the budget leaves room for; and that.
 
     ``refreshing``: Bytes of another pass over all nodes, at another time; the larger of both counts.
@@ -231,7 +220,7 @@ def _at_least(refreshing: int, needs: Needs, run: Run) -> tuple[Needs, Run]:
     return replace(needs, evaluation=refreshing), Run(beside=(refreshing,))
 
 
-def _whole(mini: MiniBatch, model: CompiledModule) -> tuple[Footprint, Run]:
+def _whole(mini: BatchSteps, model: CompiledModule) -> tuple[Footprint, Run]:
     """What a pass over the whole graph takes, and the pass."""
     training, x = model.training, alone(mini.x)
     with torch.no_grad(), owning(x):
@@ -244,7 +233,7 @@ def _whole(mini: MiniBatch, model: CompiledModule) -> tuple[Footprint, Run]:
     return found, replace(run, beside=(max(0, found.making - taken_bytes(run)),))  # before anything else is computed
 
 
-def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
+def _tiled(mini: BatchSteps, model: Stack, tile: int) -> int:
     """What a pass takes that computes each layer for ``tile`` nodes at a time, those with most edges.
 
     Fewer nodes are tried first, and all of them where the budget has room for what that takes.
@@ -263,7 +252,7 @@ def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
     return _tried_tile(mini, model, ids) if _has_room(times * passed) else taken
 
 
-def _tried_tile(mini: MiniBatch, model: Stack, ids: Tensor, times: float = 1.0) -> int:
+def _tried_tile(mini: BatchSteps, model: Stack, ids: Tensor, times: float = 1.0) -> int:
     """As :func:`_tiled`, of a tile with ``times`` as many nodes as ``ids``, which are drawn."""
     drawn, small, training = list[tuple[int, int]](), heap_bytes(), model.training
     sampler = NeighborSampler(mini.ds.graph, [-1])
@@ -279,7 +268,7 @@ def _tried_tile(mini: MiniBatch, model: Stack, ids: Tensor, times: float = 1.0) 
 
 
 def _tile(
-    mini: MiniBatch, model: Stack, index: int, block: Block, drawn: tuple[tuple[int, int], ...], times: float
+    mini: BatchSteps, model: Stack, index: int, block: Block, drawn: tuple[tuple[int, int], ...], times: float
 ) -> Tile:
     """Layer ``index`` on ``times`` as much as ``block``."""
     layer, real = model.layers[index], torch.float32.itemsize
@@ -304,4 +293,4 @@ def _tile(
     return Tile(drawn, Run(plan, sizes, beside=beside), made, whole)
 
 
-__all__ = ["batch_taken", "fit_into", "needs_within"]
+__all__ = ["batch_taken", "needs_within"]

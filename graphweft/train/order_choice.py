@@ -24,11 +24,12 @@ from graphweft.runtime.machine import Machine
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.durations import duration
 from graphweft.train.epoch_steps import Steps
-from graphweft.train.full_batch import FullBatch, is_plain
+from graphweft.train.full_batch import is_plain
 from graphweft.train.node_order import NodeOrder, near_share
 from graphweft.train.options import NODE_ORDERS, check_choice
 from graphweft.train.promise import Promise
-from graphweft.train.strategies import full_works, seconds_of_full
+from graphweft.train.setup import Given
+from graphweft.train.strategies import seconds_of_epoch
 
 _USUAL_NEAR = 0.7  # share of the edges that an order brings together in graphs with communities
 _LEAST_GAIN = 0.1  # of the edges come near, or the order that was found is not taken
@@ -102,7 +103,7 @@ class OrderChoice:
             return
         self._is_open = False
         if self._asked == "neighbours":
-            self._take(NodeOrder(self._full.ds.graph, edge_ids=self._reads_edges), promise)
+            self._take(NodeOrder(self._steps.ds.graph, edge_ids=self._reads_edges), promise)
         elif self._asked == "auto":
             self._weigh(epochs, promise)
 
@@ -114,7 +115,7 @@ class OrderChoice:
         if epochs is None or epochs < price.epochs:
             self._told = "" if epochs is None else price.told(epochs)
             return
-        order = NodeOrder(self._full.ds.graph, edge_ids=self._reads_edges)
+        order = NodeOrder(self._steps.ds.graph, edge_ids=self._reads_edges)
         if order.gained < _LEAST_GAIN:
             told = f"neighbours together has {order.near:.0%} of the edges near, the given one {order.near_before:.0%}"
             self._told = f"order of nodes: as given; {told}"
@@ -123,8 +124,7 @@ class OrderChoice:
 
     def _take(self, order: NodeOrder, promise: Promise) -> None:
         """Renumbers, and predicts anew what was predicted."""
-        full = self._full
-        full.renumber(order)
+        self._steps.renumber(order)
         self._told = (
             f"order of nodes: neighbours together, {order.near:.0%} of the edges near, {order.near_before:.0%} before; "
             f"found in {duration(order.seconds)}"
@@ -134,21 +134,16 @@ class OrderChoice:
             needs = (
                 None if taken.needs is None else replace(taken.needs, structure=taken.needs.structure + order.nbytes)
             )
-            taken = replace(taken, seconds=seconds_of_full(full, Machine.here()), needs=needs)
+            taken = replace(taken, seconds=seconds_of_epoch(self._steps, Machine.here()), needs=needs)
             promise.plan = replace(promise.plan, strategy=taken, order=self._told)
 
     @property
-    def _full(self) -> FullBatch:
-        assert isinstance(self._steps, FullBatch)  # there is an obstacle to others
-        return self._steps
-
-    @property
     def _reads_edges(self) -> bool:
-        return self._full.edge_data.inputs is not None
+        return self._steps.edge_data.inputs is not None
 
     def identity(self) -> dict[str, Any]:
         """What makes the numbers of a run, for checkpoints: the order, where it is not the given one."""
-        taken = isinstance(self._steps, FullBatch) and self._steps.order is not None
+        taken = self._steps.order is not None
         will = self._asked == "neighbours" and self._is_open
         return {"order": "neighbours"} if taken or will else {}
 
@@ -163,7 +158,7 @@ class OrderChoice:
 
 def obstacle_to(steps: Steps, ds: Dataset, task: str, mode: str, memory: Any, ranks: Ranks) -> str:
     """Why the nodes of a run cannot be renumbered, as messages name it; empty where they can."""
-    if not isinstance(steps, FullBatch):
+    if not steps.takes_order:
         return f"task={task!r}" if task != "nodes" else f"mode={mode!r}"
     if not is_plain(steps.model):
         return f"{type(steps.model).__name__}, which is not compiled as a whole"
@@ -181,7 +176,7 @@ def obstacle_to(steps: Steps, ds: Dataset, task: str, mode: str, memory: Any, ra
     return next((name for name, is_so in reasons.items() if is_so), "")
 
 
-def order_told(given: Any, steps: Steps, memory: Any) -> str:
+def order_told(given: Given, steps: Steps, memory: Any) -> str:
     """The line of a plan for ``steps`` of what was ``given``; empty where there is nothing to choose."""
     if told := _not_there(given.order, steps):
         return told
@@ -192,7 +187,7 @@ def order_told(given: Any, steps: Steps, memory: Any) -> str:
 
 def _not_there(asked: str, steps: Steps) -> str:
     """The line of steps that have an order of their own, or for which none is looked at on a device; else empty."""
-    if not isinstance(steps, FullBatch):
+    if not steps.takes_order:
         return ""
     if steps.order_told or asked != "auto" or steps.device.type == "cpu":
         return steps.order_told
@@ -211,7 +206,7 @@ def _line(steps: Steps, asked: str, epochs: int | None) -> str:
 
 def price_of(steps: Steps) -> OrderPrice | None:
     """What an order is expected to save and to take; None where it is expected to save nothing."""
-    if not isinstance(steps, FullBatch):
+    if not steps.takes_order:
         return None
     graph, x = steps.ds.graph, steps.x
     if graph.num_edges < WORTH_ORDERING:
@@ -222,9 +217,10 @@ def price_of(steps: Steps) -> OrderPrice | None:
         return None
     try:
         with torch.random.fork_rng(devices=[]):
-            saved = nearer * nearer_seconds(full_works(steps)[0])
+            found = steps.works()
     except ConfigError:  # no plan runs the model
         return None
+    saved = 0.0 if found is None else nearer * nearer_seconds(found[0])
     looked_at = int(csc.degrees().clamp(max=NEIGHBOURS).sum())
     looked_at *= 1 if graph.is_symmetric else 3
     size = x.values.nbytes if isinstance(x, SparseFeatures) else x.nbytes
@@ -253,6 +249,3 @@ def has_communities(csc: Adjacency) -> bool:
 
 def _neighbours(csc: Adjacency, row: int) -> torch.Tensor:
     return csc.indices[int(csc.indptr[row]) : int(csc.indptr[row + 1])]
-
-
-__all__ = ["OrderChoice", "OrderPrice", "has_communities", "obstacle_to", "price_of"]

@@ -290,6 +290,3 @@ def _strategy_facts(strategy: Strategy) -> dict[str, Any]:
         "seconds": dict(strategy.seconds),
         "memory": needs,
     }
-
-
-__all__ = ["Considered", "GraphStatistics", "Plan", "Strategy", "choose"]

@@ -50,7 +50,7 @@ class Promise:
     floor: int = 0
     peak_bytes: int = 0
     deviations: list[str] = field(default_factory=list)
-    works: Callable[[], tuple[Works, float]] | None = None
+    works: Callable[[], tuple[Works, float] | None] | None = None
     _seconds: list[float] = field(default_factory=list)
     _told: dict[str, bool] = field(default_factory=dict)
 
@@ -101,7 +101,10 @@ class Promise:
         machine = Machine.here()
         if abs(seconds / predicted - 1) <= SECONDS_BOUND or machine.error is None or _machine.is_busy():
             return
-        works, known = self.works()
+        found = self.works()
+        if found is None:
+            return
+        works, known = found
         paging = 0.0 if self.plan is None else self.plan.strategy.seconds.get(PAGES, 0.0)
         machine.corrected(works, seconds - known / torch.get_num_threads() - paging).remember()
 

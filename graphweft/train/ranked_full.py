@@ -47,7 +47,7 @@ from graphweft.train.metrics import Evaluation
 from graphweft.train.ranked_gradients import LayerSums, WholeSum
 from graphweft.train.ranked_tape import RankedStep
 from graphweft.train.row_probe import check_rows_apart
-from graphweft.train.target import Cells, Classes, OwnCells
+from graphweft.train.target import Cells, Classes
 
 _SCORED = 1 << 14  # rows that are scored at once
 _STRIDE = 0x9E3779B97F4A7C15  # between the keys of ranks
@@ -294,7 +294,7 @@ class RankedFullBatch(FullBatch):
 
     def _loss_of(self, cells: Cells) -> float:
         """What own rows add to the loss."""
-        return float(cells.loss if isinstance(cells, OwnCells) else cells.mean) * self._share
+        return cells.mean * self._share
 
     def _own_logits(self, last: LocalPart | None = None) -> Tensor:
         """Logits of this rank's nodes; of the targets of ``last`` alone where that is given."""

@@ -152,6 +152,3 @@ def spilled(
         return Spill(table, lists, folder, memory)
     except NoRoomError:
         return None
-
-
-__all__ = ["Spill", "TooManyRowsError", "spilled"]

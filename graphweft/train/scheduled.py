@@ -18,7 +18,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from graphweft import _config
@@ -37,8 +36,8 @@ from graphweft.schedule.split import USUAL_BUFFER, Plan, Profile
 from graphweft.storage.fingerprint import fingerprint
 from graphweft.train.batch_gradients import batch_key, weight_of
 from graphweft.train.edge_data import EdgeData
-from graphweft.train.epoch_steps import Steps
 from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.needs import RunBudget
 from graphweft.train.node_batches import NodeBatches
 from graphweft.train.setup import Setup
 from graphweft.train.update import Update
@@ -63,11 +62,11 @@ class ScheduledMiniBatch(MiniBatch):
         super().__init__(setup)
         schedule = setup.drawn.schedule
         assert isinstance(schedule, Schedule)  # by which the kind was chosen
+        assert schedule.place is not None  # as_schedule found one
         for name, usual in (("macro", None), ("accumulate", 1), ("prepare", "whole")):
             if getattr(self.drawn, name) != usual:
-                assert schedule.place is not None  # as_schedule found one
                 raise ConfigError(f"{name} cannot be combined with device={schedule.place.name}")
-        self._place = schedule
+        self._place, self._share = schedule.place, schedule.share
         self._sent = {name: getattr(setup, name) for name in ("model", "ds", "optimizer", "seed")}
         self._sent |= {"drawn": self.drawn._replace(schedule="auto"), "target": self.target}
         self._opened: Opened | None = None
@@ -91,20 +90,18 @@ class ScheduledMiniBatch(MiniBatch):
             return
         self.close()
         begun, self._model_mark = time.perf_counter(), mark
-        place = self._place.place
-        assert place is not None  # as_schedule found one
         given = {
             **self._sent,
             "x": self.x,
             "edges": (self.edge_data.weight, self.edge_data.attr, self.edge_data.compiled),
             "config": asdict(_config.current()),
         }
-        self._opened = place.open(DeviceWork, given, known_of(self))
+        self._opened = self._place.open(DeviceWork, given, known_of(self))
         self._close = weakref.finalize(self, self._opened.close)
         self._operators = Operators()
         self._opened.register(self._operators)
         if self.plan is None:
-            self._choose(place.name)
+            self._choose(self._place.name)
         self.prepare_seconds += time.perf_counter() - begun
 
     def _mark_of_model(self) -> tuple[int, int]:
@@ -166,13 +163,13 @@ class ScheduledMiniBatch(MiniBatch):
     def step(self) -> Tensor:
         """One epoch, or the rest of one, at the place; the mean of its losses before their updates, shape ()."""
         self.prepare()
-        assert self.plan is not None and self._place.place is not None  # chosen by now
+        assert self.plan is not None  # chosen by now
         make, first = self.loader.begin_elsewhere()
         total = len(self.loader)
         self._given_back = self._standing()
         try:
             self._begin(self.loader.epoch, make)
-            executor = Executor(self._operators, self.plan, self._place.place.name, on_trained=self._trained)
+            executor = Executor(self._operators, self.plan, self._place.name, on_trained=self._trained)
             self.line = executor.run(total, first)
             self._take_back()
         except BaseException:
@@ -182,9 +179,7 @@ class ScheduledMiniBatch(MiniBatch):
             self.close()
             raise
         self.loader.end_epoch()
-        mean = self._sum / max(self._count, 1)
-        self._sum, self._count = 0.0, 0
-        return torch.tensor(mean, dtype=torch.float64)
+        return self._mean()
 
     def _trained(self, batch: int, result: tuple[float, int]) -> None:
         """A batch was trained: its loss, and its weight among others."""
@@ -218,7 +213,7 @@ class ScheduledMiniBatch(MiniBatch):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """As before; the plan is that of the state where it was chosen by measuring."""
         super().load_state_dict(state)
-        if "schedule" in state and self._place.share == "auto":
+        if "schedule" in state and self._share == "auto":
             self.plan = Plan(**state["schedule"])
 
     def measured(self) -> dict[str, float]:
@@ -232,16 +227,24 @@ class ScheduledMiniBatch(MiniBatch):
         busy = {f"{place}_busy": round(line.busy(place), 4) for place in ("cpu", "link", "device")}
         return {**plan, **counts, **busy, "cpu_waits": line.cpu_waits, "device_waits": line.device_waits}
 
+    def fit_into(self, budget: RunBudget) -> None:
+        """Raises: ConfigError, as another place has memory of its own."""
+        raise ConfigError(f"memory cannot be combined with device={self._place.name}")
+
+    def where(self) -> str:
+        """As :meth:`scheduled`, once the plan is chosen."""
+        self.prepare()
+        return self.scheduled()
+
     def scheduled(self) -> str:
         """Which plan is followed and why, and what the last epoch showed."""
-        assert self._place.place is not None  # as_schedule found one
         lines = []
         if self.profile is not None and self.choice is not None:
             lines = [explain(self.profile, len(self.loader), self.choice), str(self.choice)]
             tried = (f"{plan.shown()} {seconds:.3g} s" for plan, seconds in self.rehearsed.items())
             lines += [f"{self.tried_as}: {', '.join(tried)}"] if self.rehearsed else []
         elif self.plan is not None:
-            asked = self._place.share if isinstance(self._place.share, str) else "a plan"
+            asked = self._share if isinstance(self._share, str) else "a plan"
             why = "as the checkpoint says" if asked == "auto" else f"{asked} was asked for"
             lines = [f"{self.plan.shown()}: {why}"]
         if self.line is not None:
@@ -249,7 +252,7 @@ class ScheduledMiniBatch(MiniBatch):
             started, epoch = self.prepare_seconds - self.choose_seconds, max(self.line.seconds, 1e-9)
             ratios = f"{self.prepare_seconds / epoch:.2g} epochs"
             lines.append(f"started in {started:.3g} s, measured and chosen in {self.choose_seconds:.3g} s: {ratios}")
-        return "\n".join(f"{self._place.place.name}: {line}" for line in lines)
+        return "\n".join(f"{self._place.name}: {line}" for line in lines)
 
 
 class DeviceWork:
@@ -293,14 +296,6 @@ class DeviceWork:
         return state_of(self._steps)
 
 
-def where(batch: Steps) -> str:
-    """Where batches are prepared and trained, and why, before an epoch; empty where there are none."""
-    if isinstance(batch, ScheduledMiniBatch):
-        batch.prepare()
-        return batch.scheduled()
-    return "cpu: prepares and trains all batches" if isinstance(batch, MiniBatch) else ""
-
-
 def known_of(steps: MiniBatch) -> Mapping[str, Any]:
     """What a place has as well, by name: batches refer to it."""
     ds, loader = steps.ds, steps.loader
@@ -325,6 +320,3 @@ def put_state(steps: MiniBatch, state: dict[str, Any]) -> None:
     steps.model.load_state_dict(state["model"])
     update.optimizer.load_state_dict(state["optimizer"])
     update.load_state_dict(state["averages"])
-
-
-__all__ = ["DeviceWork", "ScheduledMiniBatch", "known_of", "put_state", "state_of", "where"]

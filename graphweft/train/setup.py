@@ -18,6 +18,8 @@ from graphweft.data.dataset import Dataset
 from graphweft.dist.ranks import Ranks
 from graphweft.schedule.places import Schedule
 from graphweft.schedule.subtasks import Subtasks
+from graphweft.train.chosen import Loop
+from graphweft.train.edge_data import EdgeData
 from graphweft.train.macro import Macro
 from graphweft.train.named_metrics import Metric
 from graphweft.train.samplers import AnySampler
@@ -50,6 +52,46 @@ class Drawn(NamedTuple):
     prepare: str | Subtasks = "whole"
     schedule: str | Schedule = "auto"
     cuda_graphs: str = "auto"
+
+
+class Given(NamedTuple):
+    """What a trainer was given, of which steps of one kind or another are made.
+
+    Attributes:
+        model: The model.
+        ds: The data.
+        update: Steps in the place of the optimiser.
+        loop: What the user chose about the loop.
+        edges: Weights and features of edges that the model reads.
+        task: The task of the trainer.
+        mode: "full", "mini", "macro" or "auto".
+        ranks: The processes that train together.
+        drawn: How batches are made.
+        order: Which order of the nodes was asked for.
+        epochs: How many are to come; None: not known.
+        keep_features: As for :class:`FullBatch`.
+        seed: Keys order and draws.
+        key: (epoch, place of the batch) -> seed of torch's draws in that step.
+        memory: For groups of parts.
+        scratch: A folder for their files.
+    """
+
+    model: nn.Module
+    ds: Dataset
+    update: Update
+    loop: Loop
+    edges: EdgeData
+    task: str
+    mode: str
+    ranks: Ranks
+    drawn: Drawn
+    order: str = "auto"
+    epochs: int | None = None
+    keep_features: bool = True
+    seed: int = 0
+    key: Callable[[int, int], int] = lambda epoch, place: 0
+    memory: int | str | None = None
+    scratch: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +127,3 @@ class Setup:
     memory: int | str | None = None
     scratch: Path | None = None
     ranks: Ranks | None = None
-
-
-__all__ = ["Drawn", "Setup"]

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from graphweft._draws import keyed
@@ -30,8 +29,9 @@ from graphweft.schedule.profiler import Profiler
 from graphweft.schedule.run import Executor
 from graphweft.schedule.split import USUAL_BUFFER, Plan
 from graphweft.train.batch_gradients import weight_of
+from graphweft.train.batch_steps import AnyLoader
 from graphweft.train.device_batches import DeviceMiniBatch
-from graphweft.train.mini_batch import AnyLoader, MiniBatch
+from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.node_batches import NodeBatches
 from graphweft.train.scheduled import ScheduledMiniBatch, put_state, state_of
 from graphweft.train.setup import Setup
@@ -96,12 +96,11 @@ class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
         """Compiles, and chooses the plan where it is left open."""
         DeviceMiniBatch.prepare(self)
         if self._opened is None:
-            assert self._place.place is not None  # as_schedule found one
-            self._opened = self._place.place.open(OwnWork, weakref.proxy(self), {})
+            self._opened = self._place.open(OwnWork, weakref.proxy(self), {})
             self._opened.register(self._operators)
         if self.plan is None and not self._awaits_bounds():
             begun = time.perf_counter()
-            self._choose(self._place.place.name)  # type: ignore[union-attr]
+            self._choose(self._place.name)
             self.prepare_seconds = self.choose_seconds = time.perf_counter() - begun
 
     def _awaits_bounds(self) -> bool:
@@ -194,7 +193,6 @@ class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
     def step(self) -> Tensor:
         """One epoch, or the rest of one; the mean of its losses before their updates, shape ()."""
         self.prepare()
-        assert self._place.place is not None  # as_schedule found one
         if self.plan is None or self.plan.mode == "device":
             self.line = None
             return MiniBatch.step(self)
@@ -203,7 +201,7 @@ class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
         make, first = self.loader.begin_elsewhere()
         self._begin(self.loader.epoch, make)
         try:
-            executor = Executor(self._operators, self.plan, self._place.place.name, on_trained=self._launched)
+            executor = Executor(self._operators, self.plan, self._place.name, on_trained=self._launched)
             self.line = executor.run(len(self.loader), first)
         except BaseException:
             self.loader.load_state_dict(self.loader.state_dict())  # the next epoch goes on here
@@ -212,9 +210,7 @@ class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
         if self.replays is not None:
             self.replays.end_epoch()
         self.loader.end_epoch()
-        mean = self._sum / max(self._count, 1)
-        self._sum, self._count = 0.0, 0
-        return torch.tensor(mean, dtype=torch.float64)
+        return self._mean()
 
     def _begin(self, epoch: int, make: Callable[[int], Any]) -> None:
         """Both sides prepare batches of an epoch by the plan of now."""
@@ -272,15 +268,14 @@ class SharedMiniBatch(ScheduledMiniBatch, DeviceMiniBatch):
 
     def scheduled(self) -> str:
         """Which plan is followed and why, and what the last epoch showed."""
-        place = self._place.place
-        assert place is not None  # as_schedule found one
+        place = self._place.name
         if self.plan is None:
-            return f"{place.name}: {_ALONE.shown()} in the first epoch; the plan is measured then, on replayed steps"
+            return f"{place}: {_ALONE.shown()} in the first epoch; the plan is measured then, on replayed steps"
         if self._why:
-            return f"{place.name}: {self.plan.shown()}: {self._why}"
+            return f"{place}: {self.plan.shown()}: {self._why}"
         told = ScheduledMiniBatch.scheduled(self)
         is_other = self.choice is not None and self.choice.plan != self.plan
-        return f"{told}\n{place.name}: followed: {self.plan.shown()}" if is_other else told
+        return f"{told}\n{place}: followed: {self.plan.shown()}" if is_other else told
 
 
 class OwnWork:
@@ -307,6 +302,3 @@ class OwnWork:
     def train(self, batch: int, prepared: Any) -> tuple[Loss, int]:
         """One update; what reads the loss before it, and the weight of the batch among others."""
         return self._steps._trained_on(prepared, self._epoch, batch + 1), weight_of(prepared)
-
-
-__all__ = ["OwnWork", "SharedMiniBatch"]

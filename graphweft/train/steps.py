@@ -9,35 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import nn
 
 from graphweft._errors import ConfigError
 from graphweft._memory import POOL
-from graphweft.data.dataset import Dataset
 from graphweft.data.part_dataset import PartDataset
 from graphweft.data.stored import StoredDataset
 from graphweft.data.stored_graph import StoredGraph
-from graphweft.dist.ranks import Ranks
 from graphweft.interop.pyg_model import adapted
 from graphweft.runtime.machine import Machine
 from graphweft.runtime.targets import target_of
 from graphweft.schedule.known_places import as_schedule, holds_model
 from graphweft.schedule.places import Schedule
 from graphweft.train import spec
-from graphweft.train.chosen import Loop
 from graphweft.train.device import device_of
 from graphweft.train.device_batches import DeviceMiniBatch, check_drawn_there, draws_on_device
 from graphweft.train.device_full import DeviceFullBatch
 from graphweft.train.device_link import DeviceLinkTask
 from graphweft.train.disk_batches import DiskBatches
 from graphweft.train.disk_link import DiskLinkTask
-from graphweft.train.edge_data import EdgeData
 from graphweft.train.edge_task import EdgeTask, WholeEdgeTask
 from graphweft.train.embedding_task import EmbeddingTask
+from graphweft.train.epoch_steps import Steps
 from graphweft.train.full_batch import FullBatch, features_of, is_plain
 from graphweft.train.graph_task import GraphTask
 from graphweft.train.grouped import Grouped, check_macro_run
@@ -46,7 +41,6 @@ from graphweft.train.int8_rules import mode_for_int8
 from graphweft.train.link_task import LinkTask, check_link
 from graphweft.train.macro import as_macro
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.mini_needs import fit_into
 from graphweft.train.needs import RunBudget, base_needs, most_bytes
 from graphweft.train.option_table import check_drawn, check_given
 from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, check_fanouts
@@ -56,18 +50,15 @@ from graphweft.train.promise import Promise
 from graphweft.train.ranked_full import RankedFullBatch
 from graphweft.train.ranked_mini import RankedLinkTask, RankedMiniBatch
 from graphweft.train.replayed import Replays
-from graphweft.train.scheduled import ScheduledMiniBatch, where
-from graphweft.train.setup import Drawn, Setup
+from graphweft.train.scheduled import ScheduledMiniBatch
+from graphweft.train.setup import Drawn, Given, Setup
 from graphweft.train.shared_batches import SharedMiniBatch
-from graphweft.train.stored_needs import fit_groups, fit_rows
-from graphweft.train.strategies import full_strategy, mini_strategy, statistics_of, unlimited, works_of
-from graphweft.train.update import Update
+from graphweft.train.strategies import full_strategy, mini_strategy, statistics_of, unlimited
 
 _KINDS: dict[str, type[MiniBatch]] = {**dict.fromkeys(GRAPH_TASKS, GraphTask), **dict.fromkeys(EDGE_TASKS, EdgeTask)}
 
 
 PLANNED = ("full", "mini")  # simpler ones first
-Keys = tuple[int, Callable[[int, int], int]]
 
 
 USUALLY_DRAWN = Drawn(**spec.USUALLY_DRAWN)
@@ -84,104 +75,49 @@ def drawn_of(
     return drawn
 
 
-class Given(NamedTuple):
-    """What a step is made of.
-
-    Attributes:
-        model: The model.
-        ds: The data.
-        update: Steps in the place of the optimiser.
-        loop: What the user chose about the loop.
-        edges: Weights and features of edges that the model reads.
-        task: The task of the trainer.
-        mode: "full", "mini" or "macro".
-        ranks: The processes that train together.
-        order: Which order of the nodes was asked for.
-        epochs: How many are to come; None: not known.
-    """
-
-    model: nn.Module
-    ds: Dataset
-    update: Update
-    loop: Loop
-    edges: EdgeData
-    task: str
-    mode: str
-    ranks: Ranks
-    order: str = "auto"
-    epochs: int | None = None
-
-
-def make_steps(
-    given: Given,
-    drawn: Drawn,
-    keep_features: bool,
-    keys: Keys,
-    memory: Any,
-    scratch: Path | None,
-    budget: RunBudget | None,
-) -> tuple[str, FullBatch | MiniBatch, Promise]:
+def make_steps(given: Given, budget: RunBudget | None) -> tuple[str, Steps, Promise]:
     """The mode, "full" or "mini" for "auto", its steps within ``budget``, and what is predicted of them.
 
-    Args:
-        given: What a step is made of.
-        drawn: How batches are made.
-        keep_features: As for :class:`FullBatch`.
-        keys: The seed, and (epoch, place of the batch) -> seed of torch's draws in that step.
-        memory: For groups of parts.
-        scratch: A folder for their files.
-        budget: The memory of a run in memory.
+    ``budget``: the memory of a run in memory.
 
     Raises: ConfigError for options that do not fit the task or each other, MemoryBudgetError.
     """
-    given = given._replace(mode=mode_for_int8(given, drawn.macro is not None, memory is not None))
-    room = (memory, scratch)
+    given = given._replace(mode=mode_for_int8(given))
     if budget is None or isinstance(given.ds, StoredDataset):
-        return _fitted(given, drawn, keep_features, keys, room, budget)
+        return _fitted(given, budget)
     first = base_needs(given.ds, given.model, budget), most_bytes(given.ds, given.model)
     with budget.begun(*first, records=not is_plain(given.model)):
-        return _fitted(given, drawn, keep_features, keys, room, budget)
+        return _fitted(given, budget)
 
 
-def _fitted(
-    given: Given, drawn: Drawn, keep_features: bool, keys: Keys, room: tuple[Any, Path | None], budget: RunBudget | None
-) -> tuple[str, FullBatch | MiniBatch, Promise]:
-    """As :func:`make_steps`; ``room``: its ``memory`` and ``scratch``."""
+def _fitted(given: Given, budget: RunBudget | None) -> tuple[str, Steps, Promise]:
+    """As :func:`make_steps`."""
     promise = Promise(budget=budget)
     mode = given.mode
     if mode == "auto" and (given.task in EDGE_TASKS or (budget is None and not is_plain(given.model))):
         mode = "full"  # nothing can be priced, and nothing has to fit
     if mode == "auto" or budget is not None:
         promise.begin(given.ds)
-    batch: FullBatch | MiniBatch
+    batch: Steps
     if mode == "auto":
-        promise.plan, batch = planned(given, drawn, keep_features, keys, budget, Machine.here())
+        promise.plan, batch = planned(given, budget, Machine.here())
         mode = promise.plan.mode
-        promise.works = partial(works_of, batch) if promise.plan.epoch_seconds else None
+        promise.works = batch.works if promise.plan.epoch_seconds else None
     elif mode == "full" and given.task not in EDGE_TASKS:
-        batch = full_batch(given, keep_features, drawn.cuda_graphs)
+        batch = full_batch(given)
     else:
-        batch = sampled(given._replace(mode=mode), drawn, *keys, *room)
-    _replay(batch, given, drawn, budget)
-    if budget is not None and isinstance(batch, ScheduledMiniBatch):
-        raise ConfigError(f"memory cannot be combined with {_named(drawn.schedule)}")
-    if budget is not None and isinstance(batch, FullBatch):
-        batch.fit_into(budget)
-    elif budget is not None and isinstance(batch, Grouped | GroupedLinks):
-        fit_groups(batch, budget)
-    elif budget is not None and isinstance(batch, DiskBatches | DiskLinkTask):
-        fit_rows(batch, budget)
-    elif budget is not None:
-        assert isinstance(batch, MiniBatch)  # the other kind
-        fit_into(batch, budget)
+        batch = sampled(given._replace(mode=mode))
+    _replay(batch, given, budget)
     if budget is not None:
+        batch.fit_into(budget)
         budget.planned()
     return mode, batch, promise
 
 
-def _replay(batch: FullBatch | MiniBatch, given: Given, drawn: Drawn, budget: RunBudget | None) -> None:
+def _replay(batch: Steps, given: Given, budget: RunBudget | None) -> None:
     """Mini-batches are replayed where that was asked for. Raises: ConfigError where none of their kind are."""
-    if isinstance(batch, FullBatch) or drawn.cuda_graphs == "off":
+    drawn = given.drawn
+    if batch.is_single or drawn.cuda_graphs == "off":
         return
     others = {
         f"mode={given.mode}": given.mode not in ("mini", "auto"),
@@ -202,24 +138,18 @@ def _replay(batch: FullBatch | MiniBatch, given: Given, drawn: Drawn, budget: Ru
 
 
 def planned(
-    given: Given,
-    drawn: Drawn,
-    keep_features: bool,
-    keys: Keys,
-    budget: RunBudget | None,
-    machine: Machine,
-    modes: Sequence[str] = PLANNED,
-) -> tuple[Plan, FullBatch | MiniBatch]:
+    given: Given, budget: RunBudget | None, machine: Machine, modes: Sequence[str] = PLANNED
+) -> tuple[Plan, Steps]:
     """The plan for a graph in memory, and its steps, which have not run yet.
 
     ``modes``: those that may be taken.
 
     Raises: MemoryBudgetError where no mode fits into ``budget``; ConfigError for options that do not fit.
     """
-    if budget is not None and isinstance(drawn.schedule, Schedule):
-        raise ConfigError(f"memory cannot be combined with {_named(drawn.schedule)}")
+    if budget is not None and isinstance(given.drawn.schedule, Schedule):
+        raise ConfigError(f"memory cannot be combined with {_named(given.drawn.schedule)}")
     room = budget or unlimited(given.ds)
-    made: dict[str, FullBatch | MiniBatch] = {}
+    made: dict[str, Steps] = {}
     strategies = []
     with torch.random.fork_rng(devices=[]):
         for mode in PLANNED:
@@ -228,9 +158,9 @@ def planned(
                 continue
             room.forget()
             try:
-                strategies.append(_priced(mode, given, drawn, keep_features, keys, room, machine, made))
+                strategies.append(_priced(mode, given, room, machine, made))
             except ConfigError as failure:
-                if mode == "full" or drawn != USUALLY_DRAWN or len(modes) == 1:
+                if mode == "full" or given.drawn != USUALLY_DRAWN or len(modes) == 1:
                     raise  # the user's options, or nothing else that could be taken
                 strategies.append(Strategy(mode, refused=str(failure)))
     strategies.append(Strategy("macro", refused="holds the graph in memory as mini does; a store on disk needs less"))
@@ -239,32 +169,21 @@ def planned(
     batch = made.pop(plan.mode)
     made.clear()
     POOL.trim()
-    return replace(plan, schedule=where(batch), order=order_told(given, batch, budget)), batch
+    return replace(plan, schedule=batch.where(), order=order_told(given, batch, budget)), batch
 
 
-def _priced(
-    mode: str,
-    given: Given,
-    drawn: Drawn,
-    keep_features: bool,
-    keys: Keys,
-    room: RunBudget,
-    machine: Machine,
-    made: dict[str, FullBatch | MiniBatch],
-) -> Strategy:
+def _priced(mode: str, given: Given, room: RunBudget, machine: Machine, made: dict[str, Steps]) -> Strategy:
     """A mode with its price; its steps go into ``made``."""
     if mode == "full":
-        made[mode] = full = full_batch(given, keep_features, drawn.cuda_graphs)
+        made[mode] = full = full_batch(given)
         return full_strategy(full, room, machine)
-    made[mode] = mini = sampled(given._replace(mode="mini"), drawn, *keys, None, None)
+    made[mode] = mini = sampled(given._replace(mode="mini", memory=None, scratch=None))
     return mini_strategy(mini, room, machine)
 
 
-def full_batch(given: Given, keep_features: bool, graphs: str = "auto") -> FullBatch:
-    """Steps over all nodes; ``graphs``: whether a device replays them.
-
-    Raises: ConfigError where they were asked for, and there are none.
-    """
+def full_batch(given: Given) -> FullBatch:
+    """Steps over all nodes. Raises: ConfigError where replays were asked for, and there are none."""
+    graphs = given.drawn.cuda_graphs
     data = (given.ds, features_of(given.ds), given.update)
     labels = (given.loop.target, given.loop.metrics)
     shared = given.ranks.is_shared or isinstance(given.ds, PartDataset)
@@ -278,33 +197,28 @@ def full_batch(given: Given, keep_features: bool, graphs: str = "auto") -> FullB
     elif graphs == "on":
         what = "ranks" if shared else f"mode={given.mode!r} where it takes all nodes at once on {place}"
         raise ConfigError(f"cuda_graphs='on' cannot be combined with {what}")
-    return made(adapted(given.model), *data, keep_features, given.edges, *labels)
+    return made(adapted(given.model), *data, given.keep_features, given.edges, *labels)
 
 
-def sampled(
-    given: Given, drawn: Drawn, seed: int, key: Callable[[int, int], int], memory: Any, scratch: Path | None
-) -> MiniBatch:
-    """Steps over some rows. ``memory`` and ``scratch`` are for groups of parts.
-
-    Raises: ConfigError for options that do not fit the task or each other.
-    """
+def sampled(given: Given) -> MiniBatch:
+    """Steps over some rows. Raises: ConfigError for options that do not fit the task or each other."""
+    drawn, loop = given.drawn, given.loop
     check_given(spec.TrainSpec, {"batch_size": drawn.batch_size, "accumulate": drawn.accumulate})
-    loop = given.loop
     given = given._replace(model=given.model if given.task == "unsupervised" else adapted(given.model))
-    kind = _kind_of(given, drawn, memory)
+    kind = _kind_of(given)
     setup = Setup(
         given.model,
         given.ds,
         features_of(given.ds),
         given.update,
         drawn,
-        seed,
-        key,
+        given.seed,
+        given.key,
         target=loop.target,
         loss=loop.chosen.loss,
         metrics=loop.metrics,
-        memory=memory,
-        scratch=scratch,
+        memory=given.memory,
+        scratch=given.scratch,
         ranks=given.ranks if given.ranks.is_shared else None,
     )
     batch = kind(setup)
@@ -312,17 +226,17 @@ def sampled(
     return batch
 
 
-def _kind_of(given: Given, drawn: Drawn, memory: Any) -> type[MiniBatch]:
+def _kind_of(given: Given) -> type[MiniBatch]:
     """What takes the steps: by place, then by where the data are, then by task and mode.
 
     Raises: ConfigError for tasks, data and options that it does not have.
     """
-    linked = given.task == "link"
+    drawn, linked = given.drawn, given.task == "link"
     if isinstance(drawn.schedule, Schedule) and not holds_model(drawn.schedule.place):
         _check_apart(given, drawn.schedule)
         return ScheduledMiniBatch
     if draws_on_device(given.model):
-        return _kind_on_device(given, drawn, memory)
+        return _kind_on_device(given)
     if isinstance(drawn.schedule, Schedule):
         raise ConfigError(f"{_named(drawn.schedule)} cannot be combined with a model on {device_of(given.model)}")
     if given.task == "unsupervised":
@@ -358,16 +272,16 @@ def _check_stored(given: Given) -> None:
         raise ConfigError(f"{what} cannot be combined with a store; gw.load(path) reads it into memory")
 
 
-def _kind_on_device(given: Given, drawn: Drawn, memory: Any) -> type[MiniBatch]:
+def _kind_on_device(given: Given) -> type[MiniBatch]:
     """What takes steps where the model is. Raises: ConfigError for tasks, data and options that only the CPU has."""
-    check_drawn_there(given, drawn)
-    schedule = drawn.schedule if isinstance(drawn.schedule, Schedule) else None
+    check_drawn_there(given)
+    schedule = given.drawn.schedule if isinstance(given.drawn.schedule, Schedule) else None
     if given.task == "link":
-        check_link(drawn)
+        check_link(given.drawn)
         if schedule is not None and schedule.share not in ("auto", "cpu"):
             raise ConfigError(f"task='link' cannot be combined with schedule={schedule.share}")
         return DeviceLinkTask
-    shared = schedule is not None and _is_shared_out(schedule, drawn, memory)
+    shared = schedule is not None and _is_shared_out(schedule, given.drawn, given.memory)
     return SharedMiniBatch if shared else DeviceMiniBatch
 
 

@@ -60,8 +60,9 @@ from graphweft.train.run_folder import RunFolder
 from graphweft.train.same_run import check_same_run, data_checksum, with_inputs
 from graphweft.train.samplers import AnySampler, usual_graphs
 from graphweft.train.settle import with_path
+from graphweft.train.setup import Given
 from graphweft.train.spec import TrainSpec
-from graphweft.train.steps import Given, drawn_of, make_steps
+from graphweft.train.steps import drawn_of, make_steps
 from graphweft.train.target import warn_of_one_class
 from graphweft.train.tracing import Tracing
 from graphweft.train.trainer_facts import TrainerFacts
@@ -254,11 +255,16 @@ class Trainer(TrainerFacts):
         self.history = History(best_by=loop.rule, higher=loop.higher)
         asked = self.mode if self.ranks.is_shared else self._asked
         given = Given(
-            self.model, self.ds, self._update, loop, self._edges, self.task, asked, self.ranks, self._asked_order
+            *(self.model, self.ds, self._update, loop, self._edges, self.task, asked, self.ranks, drawn),
+            order=self._asked_order,
+            keep_features=keep_features,
+            seed=self._seed,
+            key=partial(batch_key, self._seed),
+            memory=self._memory,
+            scratch=self.out,
         )
-        room = (self._seed, partial(batch_key, self._seed)), self._memory, self.out, self._budget
         with self._within():
-            self.mode, self._batch, self.promise = make_steps(given, drawn, keep_features, *room)
+            self.mode, self._batch, self.promise = make_steps(given, self._budget)
         obstacle = obstacle_to(self._batch, self.ds, self.task, self.mode, self._memory, self.ranks)
         self._order = OrderChoice(self._asked_order, self._batch, obstacle)
         self._weights, self._trained = BestWeights(self.model, restore_best), trains(self.model)

@@ -10,9 +10,8 @@ from typing import Any
 from graphweft.dist.ranks import Ranks
 from graphweft.schedule.verdict import Verdict
 from graphweft.storage.feature import is_dense
-from graphweft.train.full_batch import FullBatch
+from graphweft.train.epoch_steps import Steps
 from graphweft.train.history import History
-from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.needs import Needs
 from graphweft.train.order_choice import OrderChoice
 from graphweft.train.plan import Plan
@@ -33,7 +32,7 @@ class TrainerFacts(ShownAsFacts):
     history: History
     promise: Promise
     ranks: Ranks
-    _batch: FullBatch | MiniBatch
+    _batch: Steps
     _order: OrderChoice
     _patience: int
     _tracing: Tracing

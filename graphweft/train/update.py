@@ -41,6 +41,7 @@ class Update:
         ema: float | None = None,
     ) -> None:
         self._model, self._optimizer = model, optimizer
+        self._own = optimizer if isinstance(optimizer, Adam | SGD) else None  # one that a device can record
         self._clip, self._clip_value, self._ema = clip, clip_value, ema
         self._averages: dict[str, Tensor] = {}
 
@@ -71,9 +72,9 @@ class Update:
         optimizer = self._optimizer
         if self._clip is None:
             optimizer.step()
-        elif isinstance(optimizer, Adam | SGD) and optimizer.scales():
+        elif self._own is not None and self._own.scales():
             norm = nn.utils.get_total_norm(p.grad for p in self._model.parameters() if p.grad is not None)
-            optimizer.step_scaled((self._clip / (norm + 1e-6)).clamp(max=1.0))
+            self._own.step_scaled((self._clip / (norm + 1e-6)).clamp(max=1.0))
         else:
             nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
             optimizer.step()
@@ -84,24 +85,23 @@ class Update:
         That is so after the first update, by the optimisers of ``gw.optim``, where torch has one kernel for all
         parameters of a group.
         """
-        optimizer = self._optimizer
-        if not isinstance(optimizer, Adam | SGD) or not optimizer.is_recordable():
+        if self._own is None or not self._own.is_recordable():
             return False
         return self._ema is None or len(self._averages) == len(dict(self._model.named_parameters()))
 
     def write_rates(self) -> None:
         """Writes learning rates that have changed to where a recorded update reads them."""
-        if isinstance(self._optimizer, Adam | SGD):
-            self._optimizer.write_rates()
+        if self._own is not None:
+            self._own.write_rates()
 
     def places(self) -> tuple[Any, ...]:
         """What a recorded update depends on beside parameters and gradients."""
-        known = self._optimizer.places() if isinstance(self._optimizer, Adam | SGD) else ()
+        known = () if self._own is None else self._own.places()
         return (*known, *(average.data_ptr() for average in self._averages.values()))
 
     def held(self) -> list[Tensor]:
         """The state that an update changes beside the parameters."""
-        known = self._optimizer.held() if isinstance(self._optimizer, Adam | SGD) else []
+        known = [] if self._own is None else self._own.held()
         return [*known, *self._averages.values()]
 
     def _average(self, share: float) -> None:

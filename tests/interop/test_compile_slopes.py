@@ -13,6 +13,7 @@ import graphweft as gw
 from graphweft._config import config
 from graphweft.nn.compiled import calls_of
 from graphweft.passes import pipeline
+from graphweft.passes.groups import EdgeWalk
 from graphweft.runtime import build
 
 pyg: Any = pytest.importorskip("torch_geometric.nn")
@@ -28,7 +29,7 @@ def _walks(compiled: nn.Module, *args: Any) -> list[int]:
     counts = [0, 0]
     for plan in plans:
         for group in plan.compiled.groups:
-            counts[plan.compiled.phase[group.result]] += group.walk is not None
+            counts[plan.compiled.phase[group.result]] += isinstance(group, EdgeWalk)
     return counts
 
 

@@ -17,6 +17,7 @@ from graphweft.ir.program import number
 from graphweft.ir.residency import TensorType
 from graphweft.passes import pipeline
 from graphweft.passes.edges import WRITTEN
+from graphweft.passes.groups import EdgeWalk
 from graphweft.passes.hoist import frontier
 from graphweft.runtime.compile import Standing
 
@@ -33,7 +34,7 @@ def test_golden_program_and_nests(name, monkeypatch):
     parts = ["-- derived --", str(plan.compiled.steps.derived), "-- edges --", str(plan.compiled.program)]
     names = number(plan.compiled.program.values)
     for group in plan.compiled.groups:
-        if group.walk is not None:
+        if isinstance(group, EdgeWalk):
             results = (group.result, *group.taps)
             nest, read = edge_nest(group.chain, results, group.walk)
             parts += [f"-- walk over {names[group.walk]} --", f"reads {', '.join(names[v] for v in read)}", str(nest)]
@@ -51,7 +52,7 @@ def test_small_graphs_have_no_walks():
     plan = function_of(REGIONS["product_of_ends"]).compile(
         arguments(graph, fields_of(graph, torch.float32)), Standing()
     )
-    assert all(group.walk is None for group in plan.compiled.groups)
+    assert all(not isinstance(group, EdgeWalk) for group in plan.compiled.groups)
 
 
 def test_every_operation_that_may_enter_a_walk_is_in_a_tested_region(monkeypatch):
@@ -61,7 +62,7 @@ def test_every_operation_that_may_enter_a_walk_is_in_a_tested_region(monkeypatch
     met = set()
     for region in REGIONS.values():
         plan = function_of(region).compile(arguments(graph, fields_of(graph, torch.float32)), Standing())
-        met |= {value.op for group in plan.compiled.groups if group.walk is not None for value in group.chain}
+        met |= {value.op for group in plan.compiled.groups if isinstance(group, EdgeWalk) for value in group.chain}
     assert sorted(op.name for op in WRITTEN - met) == []
 
 
@@ -78,7 +79,7 @@ def test_numbers_of_nodes_are_kept_for_every_edge_only_where_no_walk_reads_them(
         return {**out, "shares": e.dst(share)} if read else out
 
     plan = function_of(region).compile(arguments(graph, fields_of(graph, torch.float32)), Standing())
-    walks = [group for group in plan.compiled.groups if group.walk is not None]
+    walks = [group for group in plan.compiled.groups if isinstance(group, EdgeWalk)]
     kept = frontier(plan.compiled.program, plan.compiled.hoisted)
     rows = {value.type.rows for value in kept if isinstance(value.type, TensorType)}
     assert walks and ("E" in rows) == read and (read or "V" in rows)

@@ -14,6 +14,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.ir.residency import TensorType
 from graphweft.passes import pipeline
+from graphweft.passes.groups import EdgeWalk
 from graphweft.runtime.compile import Standing
 from graphweft.runtime.plan import Plan
 from graphweft.sample.neighbor import NeighborSampler
@@ -98,7 +99,7 @@ def plan_of(region: Region, off: str = "", dtype: torch.dtype = torch.float32) -
 
 def walks(plan: Plan, phase: int) -> list[int]:
     """How many results each walk of a phase has."""
-    groups = [g for g in plan.compiled.groups if g.walk is not None and plan.compiled.phase[g.result] == phase]
+    groups = [g for g in plan.compiled.groups if isinstance(g, EdgeWalk) and plan.compiled.phase[g.result] == phase]
     return [1 + len(group.taps) for group in groups]
 
 

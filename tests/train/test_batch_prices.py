@@ -12,7 +12,6 @@ from graphweft.data.dataset import Dataset
 from graphweft.passes.work import Sizes
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.strategies import mini_works
 
 LINE = 64
 
@@ -64,7 +63,7 @@ def test_the_last_batch_of_an_epoch_is_priced_by_its_own_size() -> None:
     count, seeds = len(steps.loader), steps.loader.seeds
     last = seeds.numel() - 400 * (count - 1)
     assert count > 2 and 0 < last < 200
-    drawn = [(work.amount, times) for work, times in mini_works(steps)[0] if work.kind == "draw"]
+    drawn = [(work.amount, times) for work, times in steps.works()[0] if work.kind == "draw"]
     assert [times for _, times in drawn] == [count - 1, 1]
     generator = torch.Generator().manual_seed(0)
     for (edges, _), size in zip(drawn, (400, last), strict=True):

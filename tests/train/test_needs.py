@@ -34,7 +34,7 @@ from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.mini_needs import _batches_taken, _rehearsed, _tiled, _tried_tile
 from graphweft.train.needs import Needs, data_bytes, loss_bytes, rehearsed
 from graphweft.train.needs_by_running import Taken, grown
-from graphweft.train.strategies import full_works, mini_strategy, mini_works, seconds_of, unlimited
+from graphweft.train.strategies import mini_strategy, seconds_of, unlimited
 
 MB = 10**6
 
@@ -346,9 +346,9 @@ def test_draws_that_nothing_hides_have_a_price_of_their_own(ds: Dataset) -> None
     mini = gw.Trainer(_model("SAGE", ds), ds, mode="mini", fanouts=(5, 5), batch_size=256)._batch
     assert isinstance(mini, MiniBatch)
     mini.prepare()
-    found = [mini_works(mini), mini_works(mini, [CoreSplit(0, 0)])]
+    found = [mini.works(), mini.works_in([CoreSplit(0, 0)])]
     mini.loader.keep_ways([CoreSplit(0, 0)])
-    found.append(mini_works(mini))
+    found.append(mini.works())
     draws = [[work.kind for work, _ in works if work.kind.startswith("draw")] for works, _ in found]
     assert draws == [["draw"] * 2, ["draw in turn"] * 2, ["draw in turn"] * 2]  # the last batch has a size of its own
     machine = Machine.known()
@@ -361,7 +361,7 @@ def test_only_calls_that_are_not_replayed_cost_a_call(ds: Dataset) -> None:
     dropped = gw.Trainer(gw.nn.SAGE(ds.num_features, 16, ds.num_classes, dropout=0.5), ds)._batch
     assert isinstance(batch, FullBatch)
     assert isinstance(dropped, FullBatch)
-    counts = [[n for work, n in full_works(steps)[0] if work.kind == "call"] for steps in (batch, dropped)]
+    counts = [[n for work, n in steps.works()[0] if work.kind == "call"] for steps in (batch, dropped)]
     plan = dropped.plans()[0]
     assert counts == [[0], [len(plan.forward) + len(plan.backward)]]
 

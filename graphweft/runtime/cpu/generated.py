@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphweft.passes.fuse import Group
+from graphweft.passes.groups import EdgeWalk
 from graphweft.runtime.edge_kernels import Walk, edge_kernels
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.row_kernels import row_kernel
@@ -37,9 +37,9 @@ def edge_nests(calls: Sequence[KernelCall]) -> dict[KernelCall, Launch]:
     return {walks[value]: _walk(walks[value], kernel, read) for value, (kernel, read) in kernels.items()}
 
 
-def _group(call: KernelCall) -> Group:
+def _group(call: KernelCall) -> EdgeWalk:
     taps = [slot.value for slot in call.writes[1:]]
-    return Group(call.value, None, call.value, taps=taps, chain=call.body, walk=call.reads[0].value)
+    return EdgeWalk(call.value, None, call.value, taps=taps, chain=call.body, walk=call.reads[0].value)
 
 
 def _walk(call: KernelCall, kernel: Walk, read: tuple[object, ...]) -> Launch:

@@ -17,7 +17,7 @@ from graphweft.graph.degrees import float_degrees
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.ir.residency import StructType, TensorType
-from graphweft.passes.fuse import Group
+from graphweft.passes.groups import Group
 from graphweft.passes.work import Sizes
 from graphweft.runtime.cpu import attention, norms, products
 from graphweft.runtime.cpu.functions import SIMPLE, TYPED

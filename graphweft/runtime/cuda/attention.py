@@ -181,6 +181,3 @@ def backward(call: KernelCall) -> Launch | None:
                 slots[at] = made
 
     return run
-
-
-__all__ = ["WIDEST", "Scored", "attend", "backward", "forward", "gradients"]

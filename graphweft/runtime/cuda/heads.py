@@ -75,5 +75,3 @@ def head_sums(call: KernelCall) -> Launch | None:
 
 
 LAUNCHERS = {"head_scores": head_scores, "head_sums": head_sums}
-
-__all__ = ["LAUNCHERS"]
