@@ -72,3 +72,6 @@ def hot_rows(loader: Any, x: Any, memory: int, far: str) -> DeviceRows:
     typical = torch.rand(reads.shape, generator=torch.Generator().manual_seed(0), dtype=reads.dtype) < reads
     made.settle(typical.nonzero().reshape(-1))
     return made
+
+
+__all__ = ["drawn_on", "hot_rows"]

@@ -142,3 +142,6 @@ class DeviceRows:
         if far.numel():
             out[far.to(self.device)] = gather_rows(self._table, n_id[far]).to(self.device)
         return out
+
+
+__all__ = ["FAR_ROWS", "DeviceRows"]

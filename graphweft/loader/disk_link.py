@@ -37,3 +37,6 @@ class DiskLinkLoader(LinkLoader):
         made.x = self._stored.rows(made.n_id, table, place)
         batch: LinkBatch = made
         return batch
+
+
+__all__ = ["DiskLinkLoader"]

@@ -186,3 +186,6 @@ class LinkGroupLoader(GroupLoader):
         given: dict[str, Any] = {"seed": seed, "known": group.graph, "exclude": "both", "prefetch": 0}
         order = permutation(ends.shape[1], seed, epoch) if self.shuffle else torch.arange(ends.shape[1])
         return LinkLoader(graph, ends, None, self.fanouts, self.batch_size, **given), order
+
+
+__all__ = ["LinkGroupLoader", "TrainingParts", "pairs_by_parts", "share_of"]

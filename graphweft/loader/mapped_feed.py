@@ -80,3 +80,6 @@ class MappedFeed(Feed[B]):
             slot = self._local.slot = torch.full((len(self._place),), -1, dtype=torch.int32)
         slot[torch.from_numpy(ids[order])] = torch.arange(len(ids), dtype=torch.int32)
         return table, slot
+
+
+__all__ = ["MappedFeed"]

@@ -110,3 +110,6 @@ def _others(parts: int, held: int, begun: Tensor, seed: int, epoch: int) -> Tens
     left[begun] = False
     others = left.nonzero().reshape(-1)
     return others[permutation(len(others), seed, _PIECES * epoch + 3)[:held]]
+
+
+__all__ = ["SharedOrder", "most_held", "shared_order"]

@@ -170,3 +170,6 @@ class MemoryParts:
 def edge_bytes(source: PartSource) -> int:
     """Bytes of an edge in memory: its source, of a typed graph its id and relation, and its weight."""
     return 4 + (0 if source.types is None else 8) + (4 if source.has_weights else 0)
+
+
+__all__ = ["MemoryParts", "PartSource", "edge_bytes"]

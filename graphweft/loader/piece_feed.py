@@ -46,3 +46,6 @@ class PieceFeed(Feed[B]):
     def alone(self, made: Any) -> B:
         """A batch that is none of an epoch's."""
         return self._finish(made, self._rows)
+
+
+__all__ = ["PieceFeed"]

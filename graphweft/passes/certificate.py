@@ -575,3 +575,5 @@ def _file() -> Path:
 
 
 MEMORY = _Memory()
+
+__all__ = ["MEMORY", "Certificate", "Certifier", "Refuted", "key_of"]

@@ -131,3 +131,5 @@ class _Reader(pickle.Unpickler):
 
 
 _BUILTIN = {("builtins", "set"), ("builtins", "frozenset")}
+
+__all__ = ["kept_passes"]

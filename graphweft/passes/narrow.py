@@ -91,3 +91,6 @@ def _found(value: Value, users: Mapping[Value, Sequence[Value]], outputs: set[Va
     if len(sides) != 1 or product.inputs[sides[0]].tensor.rows is not None:
         return None
     return _Cut(value, product, bias, sides[0], inputs[sides[0]].index(letter))
+
+
+__all__ = ["slice_products"]

@@ -61,3 +61,6 @@ def is_exact(wanted: Tensor, got: Tensor) -> bool:
     """Whether two finite results differ by a few units in the last place of their largest element at most."""
     apart = (wanted - got).abs().max()
     return bool(apart <= _EXACT * wanted.abs().max())
+
+
+__all__ = ["RUNS", "SHAKE", "allowed", "is_exact", "noise", "shaken", "shaken_by_place"]

@@ -97,3 +97,6 @@ class Captured(Protocol):
 
     def __call__(self, batch: PreparedBatch, labels: Tensor, key: int) -> tuple[Any, dict[str, Tensor | None]] | None:
         """The loss and the gradients by name, in memory that the next call writes; None where it cannot run now."""
+
+
+__all__ = ["Captured", "Loss", "MakeLoss", "Step", "draws_by_torch"]

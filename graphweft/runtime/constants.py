@@ -191,3 +191,9 @@ class Watch:
                 increment_version(tensor)
             found = Reference(self.item), found[1]
         self._seen = found
+
+
+__all__ = [
+    "Reference", "Watch", "comes_once", "constant", "consumed", "is_consumed", "is_declared", "is_owned", "once",
+    "owning",
+]  # fmt: skip

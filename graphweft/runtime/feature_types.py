@@ -88,3 +88,6 @@ def is_single(x: Features | None, others: Iterable[Tensor]) -> bool:
     """Whether all floating numbers are float32, the dtype of the fused epilogues."""
     kinds = [] if x is None else [meant_dtype(x)]
     return all(kind == torch.float32 for kind in (*kinds, *(t.dtype for t in others)) if kind.is_floating_point)
+
+
+__all__ = ["feature_key", "feature_type", "in_full", "in_half", "is_compilable", "is_half", "is_single", "meant_dtype"]

@@ -263,3 +263,6 @@ def _like(graph: Graph, nodes: int, edges: int) -> Graph:
     forms = Forms(Adjacency(indptr, numbers % nodes, ids, nodes), None)
     forms.symmetric, forms.loops = graph.is_symmetric, graph.has_self_loops
     return Graph._make(forms, nodes, nodes, True).as_drawn()
+
+
+__all__ = ["GraphTape", "Inputs", "class_of", "corners_of", "may_record"]

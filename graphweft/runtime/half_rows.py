@@ -50,3 +50,6 @@ def makes_half(calls: Sequence[KernelCall], value: Value) -> bool:
 def _is_float_matrix(value: Value) -> bool:
     kind = value.type
     return isinstance(kind, TensorType) and not kind.sparse and len(kind.dims) == 1 and kind.dtype == torch.float32
+
+
+__all__ = ["HALF", "makes_half", "may_be_half", "readers_of"]

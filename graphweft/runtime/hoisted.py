@@ -202,3 +202,6 @@ def _leave(kept: OrderedDict[int, tuple[weakref.ref[Graph], _Entries]], key: int
     found = kept.get(key)
     if found is not None and found[0] is dead:
         del kept[key]
+
+
+__all__ = ["Columns", "Content", "HoistedValues"]

@@ -140,3 +140,6 @@ def calls_text(calls: Iterable[KernelCall], values: Iterable[Value]) -> str:
     """One line a call, by the names of the program's ``values``; equal texts mean equal lists of calls."""
     names = number(values)
     return "\n".join(call.text(names) for call in calls)
+
+
+__all__ = ["KernelCall", "Slot", "Slots", "body_of", "calls_text"]

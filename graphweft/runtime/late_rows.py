@@ -164,3 +164,6 @@ def _operands(call: KernelCall, env: Slots) -> tuple[Adjacency, Tensor, Tensor |
     stages = epilogue_of(call, call.value.tensor.dims[0])(env) or Epilogue()
     adj = env[call.operand("graph")].csc_structure
     return adj, env[call.operand("x")], None if scale is None else env[scale], stages
+
+
+__all__ = ["InTwo", "Late", "Steps", "cut_rows", "replaced", "scaled_in_time", "send_first", "suits", "sum_sources"]

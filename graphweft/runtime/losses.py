@@ -92,3 +92,5 @@ LOSSES: Mapping[str, Loss] = {
     "binary": partial(entry_loss, "binary"),
     "squared": partial(entry_loss, "squared"),
 }
+
+__all__ = ["LOSSES", "Loss", "class_loss", "class_score", "entry_loss"]

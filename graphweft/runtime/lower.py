@@ -49,3 +49,6 @@ def lower(
     writes = tuple(Slot(role, slot[value], value) for role, value in results)
     body = group.inside or body_of([value for _, value in operands], [value for _, value in results])
     return KernelCall(kernel, reads, writes, attrs, body, group.label(), works, frees, over)
+
+
+__all__ = ["lower"]

@@ -125,3 +125,6 @@ class Machine:
 def profile_file() -> Path:
     """Where this machine's profile is kept."""
     return _config.current().cache_path / f"profile-{calibrate.machine_key()}.json"
+
+
+__all__ = ["Machine", "profile_file"]

@@ -152,3 +152,6 @@ def _are_plain(*tensors: Tensor) -> bool:
 
 def _flat(vector: Tensor | None) -> Tensor | None:
     return None if vector is None else vector.contiguous()
+
+
+__all__ = ["Tracked", "batch_norm", "batch_norm_grad", "normalise", "track"]

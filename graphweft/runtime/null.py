@@ -103,3 +103,6 @@ def _zeros(call: KernelCall, slots: Slots) -> list[tuple[int, torch.Tensor]]:
         shape = kind.dims if kind.rows is None else (rows[kind.rows], *kind.dims)
         made.append((slot.at, torch.zeros(shape, dtype=kind.dtype, device=place)))
     return made
+
+
+__all__ = ["Null", "Seen"]

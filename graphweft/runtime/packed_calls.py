@@ -166,3 +166,6 @@ def _word(item: Any, kind: Any) -> int:
         return ctypes.cast(item, ctypes.c_void_p).value or 0
     except ctypes.ArgumentError as failure:
         raise Unpacked from failure
+
+
+__all__ = ["Calls", "Follows", "PackedCalls", "Place", "Unpacked"]

@@ -218,3 +218,6 @@ def placed(csc: Adjacency) -> Graph:
     host = Adjacency(rows, torch.empty_like(csc.indices, device="cpu"), None, csc.num_cols)
     host.keep_twin(csc)
     return PlacedGraph.over(Graph.from_adjacency(host, bipartite=True), device)
+
+
+__all__ = ["BatchBuffers", "Bounds", "Shapes", "placed"]

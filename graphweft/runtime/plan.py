@@ -519,3 +519,6 @@ def _pair_extrema(groups: list[Group]) -> tuple[list[Group], dict[Value, Value]]
         else:
             pairs[partner] = group.result
     return kept, pairs
+
+
+__all__ = ["BY_PAIRS", "HoistedValue", "Plan", "forms_of", "run_steps"]

@@ -68,3 +68,6 @@ def computed(call: KernelCall, sizes: Sizes) -> float:
     graph = call.reads[0].value
     nest, _ = edge_nest(call.body, tuple(slot.value for slot in call.writes), graph)
     return 1e-9 * edge_nanoseconds(nest) * sizes.rows.get(graph.struct.edge, 1)
+
+
+__all__ = ["THREADS", "computed", "edge_nanoseconds", "predicted"]

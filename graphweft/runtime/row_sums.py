@@ -61,3 +61,6 @@ def power(x: Tensor, exponent: float, shift: float = 0.0) -> Tensor:
     out = empty(tuple(x.shape))
     _power(x.numel(), x.data_ptr(), shift, exponent, out.data_ptr())
     return out
+
+
+__all__ = ["EXPONENTS", "part_sum", "power", "row_sum"]

@@ -305,3 +305,6 @@ def _inside(case: Case, item: Any, holder: Any, at: Any) -> Iterator[_Leaf]:
                 yield from _inside(case, value, item, name)
             else:
                 yield _Leaf(item, name, "address" if kind is ctypes.c_void_p else "number", value)
+
+
+__all__ = ["Case", "Refused", "SizedTape"]

@@ -246,3 +246,6 @@ def _contiguous(result: Any) -> Any:
     if not isinstance(result, Tensor) or result.is_contiguous():
         return result
     return result.clone(memory_format=torch.contiguous_format)  # of fake tensors too, unlike contiguous()
+
+
+__all__ = ["Bound", "Launch", "Launcher", "Target", "interpreted", "whole"]

@@ -87,3 +87,6 @@ class Tier:
         """As :meth:`send` to memory of its own, by a thread of the tier while the caller goes on."""
         there = self.room(tuple(source.shape), source.dtype)
         return Arrival(there, self._mover.submit(self.send, source, there))
+
+
+__all__ = ["Arrival", "Tier"]

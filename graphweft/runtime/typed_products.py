@@ -87,3 +87,6 @@ def _cuts(offsets: Tensor, width: int, columns: int) -> _Cuts:
     _cuts_of(offsets.data_ptr(), rows, summed, most, row.data_ptr(), at.data_ptr(), count.data_ptr())
     row, at = row[: int(count)].clone(), at[: int(count)].clone()
     return _Cuts(_native.FlatCuts(len(row), row.data_ptr(), at.data_ptr()), row, at)
+
+
+__all__ = ["contract", "matmul", "multiplies"]

@@ -195,3 +195,6 @@ def _is_real(x: Any) -> bool:
 def _eighths(x: Any) -> Any:
     """Numbers that are exact in either dtype, equal ones among them."""
     return (x.detach() * 8).round() / 8 if _is_real(x) else x
+
+
+__all__ = ["Kernel", "difference"]

@@ -31,3 +31,6 @@ def batch_key(seed: int, epoch: int, batch: int) -> int:
 def weight_of(batch: Batch | PreparedBatch) -> int:
     """How much a batch weighs among others: its seeds, or 1 where each batch estimates the mean over all of them."""
     return batch.batch_size if isinstance(batch, PreparedBatch) or batch.node_norm is None else 1
+
+
+__all__ = ["add_gradients", "batch_key", "weight_of"]

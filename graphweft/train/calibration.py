@@ -121,3 +121,6 @@ def _disk_speed() -> float:
             while file.read(1 << 22):
                 pass
             return _DISK_BYTES / max(time.perf_counter() - start, 1e-9)
+
+
+__all__ = ["measure"]

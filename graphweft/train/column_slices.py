@@ -89,3 +89,6 @@ class ColumnSlices:
 
 def _pages(nbytes: int) -> int:
     return -(-nbytes // SECTOR) * SECTOR
+
+
+__all__ = ["ROWS", "ColumnSlices"]

@@ -138,3 +138,6 @@ class DeviceMiniBatch(MiniBatch):
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss."""
         return evaluation(self.target, self._logits(), self.ds.y, self.rows, self.metrics)
+
+
+__all__ = ["DeviceMiniBatch", "check_drawn_there", "draws_on_device"]

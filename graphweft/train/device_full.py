@@ -328,3 +328,6 @@ class DeviceFullBatch(FullBatch):
             found["updates"] = known.update is not None
         refused = {"refused": self.refused, "evaluation_refused": self._not_evaluated}
         return {**found, **{name: why for name, why in refused.items() if why}}
+
+
+__all__ = ["DeviceFullBatch"]

@@ -30,3 +30,6 @@ class DeviceLinkTask(DeviceMiniBatch, LinkTask):
     def evaluate(self) -> Evaluation:
         """Scores of held-out pairs, from embeddings in host memory."""
         return LinkTask.evaluate(self)
+
+
+__all__ = ["DeviceLinkTask"]

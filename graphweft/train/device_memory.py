@@ -64,3 +64,6 @@ def is_out_of_memory(failure: BaseException) -> bool:
     """Whether a device said that its memory is out: torch, a driver, or a library of products."""
     text = str(failure)
     return isinstance(failure, torch.OutOfMemoryError) or "out of memory" in text or "_ALLOC_FAILED" in text
+
+
+__all__ = ["is_out_of_memory", "run_within", "told_of_memory"]

@@ -68,3 +68,6 @@ class FromDisk(MiniBatch):
     def _counts(self) -> RowCounts:
         counts: RowCounts | None = getattr(self.loader, "disk", None)
         return RowCounts() if counts is None else counts
+
+
+__all__ = ["FromDisk"]

@@ -104,3 +104,6 @@ class DiskLinkTask(LinkTask, FromDisk):
         assert isinstance(self.model, Stack) and isinstance(self.ds, StoredGraph)  # as was checked
         place = (self.split.graph, self.ds.store, self.ds.row_ids, self.inference.tiles, self._scratch)
         return StoredInference(self.model, *place).outputs(self.edge_data.inputs)
+
+
+__all__ = ["DiskLinkTask"]

@@ -118,3 +118,6 @@ def _taken(
                 taken, degrees = taken[is_other], np.bincount(of[is_other], minlength=len(some))
             yield degrees, table.places(taken)
             row, done = row + len(some), stop
+
+
+__all__ = ["EdgeLists"]

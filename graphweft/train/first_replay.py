@@ -91,3 +91,6 @@ def _put(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     with torch.no_grad():
         for tensor, value in zip(tensors, values, strict=True):
             tensor.copy_(value)
+
+
+__all__ = ["Found", "first_replay", "kept"]

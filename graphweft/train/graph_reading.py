@@ -178,3 +178,6 @@ def _pulled(read: Tensor, leaf: Tensor, gradient: Tensor) -> Tensor | None:
     if read.requires_grad:  # a readout may read the features alone
         backward_from(read, gradient)
     return leaf.grad
+
+
+__all__ = ["Back", "LayerReading", "Reader"]

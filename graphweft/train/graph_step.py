@@ -218,3 +218,6 @@ def _dropped(drop: nn.Dropout, read: Tensor) -> tuple[Tensor, Tensor | None]:
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """As torch's own."""
     return torch.mm(x, weight.t()) if bias is None else torch.addmm(bias.detach(), x, weight.t())
+
+
+__all__ = ["Found", "GraphStep", "has_linear_head"]

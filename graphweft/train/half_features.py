@@ -47,3 +47,6 @@ def stores_half(x: Features, plans: Iterable[Plan]) -> bool:
     if _config.current().precision != "bf16" or not is_dense(x) or x.dtype != torch.float32 or x.requires_grad:
         return False
     return x.is_cpu and all(plan.takes_half for plan in plans)
+
+
+__all__ = ["HalfFeatures", "stores_half"]

@@ -51,3 +51,6 @@ def mode_for_int8(given: Given) -> str:
         if is_so:
             raise ConfigError(f"{_WHO} cannot be combined with {what}")
     return "mini"
+
+
+__all__ = ["check_int8_source", "check_priced", "mode_for_int8"]

@@ -49,3 +49,6 @@ def macro_taken(mini: BatchSteps) -> MacroTaken:
     passing = max(made - ready, making - held - ready, 0)
     batch = Prepared((ready,), (passing,), Run(beside=(step,)))
     return MacroTaken(loader.at_once() * held + rows, computing - rows, batch)
+
+
+__all__ = ["MacroTaken", "macro_taken"]

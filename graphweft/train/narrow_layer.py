@@ -58,3 +58,6 @@ def run_narrow(model: Stack, index: int, block: Block, rows: Tensor, own: int, w
         rows[:own, :width] = matmul(rows[:own], weight)
         rows[:own, width:] = 0
     return model.run_layer(index, block, rows, replaced={name: torch.eye(*weight.shape)})
+
+
+__all__ = ["narrowing", "run_narrow"]

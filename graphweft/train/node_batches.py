@@ -49,3 +49,6 @@ class NodeBatches(Loader):
         """The draw of a batch on the device, with all nodes numbered: plans there leave no hop open."""
         found: Sample = self._draws.sample(seeds, seed=key[0], epoch=key[1], stage=key[2])
         return found
+
+
+__all__ = ["NodeBatches", "Tables"]

@@ -100,3 +100,6 @@ def near_share(csc: Adjacency) -> float:
         return 1.0
     apart = taken.indices.long() - rows.repeat_interleave(taken.degrees())
     return int((apart.abs() < CELL).sum()) / taken.num_edges
+
+
+__all__ = ["NodeOrder", "near_share"]

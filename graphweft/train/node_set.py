@@ -71,3 +71,6 @@ class NodeSet:
         below = self._bits[byte] & ((1 << (ids & 7)) - 1).astype(np.uint8)
         found: Ids = self._before[byte].astype(np.int64) + _ONES[below]
         return found
+
+
+__all__ = ["NodeSet"]

@@ -249,3 +249,6 @@ def has_communities(csc: Adjacency) -> bool:
 
 def _neighbours(csc: Adjacency, row: int) -> torch.Tensor:
     return csc.indices[int(csc.indptr[row]) : int(csc.indptr[row + 1])]
+
+
+__all__ = ["OrderChoice", "OrderPrice", "has_communities", "obstacle_to", "price_of"]

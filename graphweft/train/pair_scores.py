@@ -64,3 +64,6 @@ def _places(column: Column, places: dict[str, int]) -> NDArray[np.int64]:
     if unknown is not None:
         raise DataError(f"{column.who}: expected ids of nodes, got {texts[unknown]!r} in row {unknown + 1}")
     return np.fromiter((places[text] for text in texts), np.int64, len(texts))
+
+
+__all__ = ["pair_scores"]

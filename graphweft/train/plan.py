@@ -290,3 +290,6 @@ def _strategy_facts(strategy: Strategy) -> dict[str, Any]:
         "seconds": dict(strategy.seconds),
         "memory": needs,
     }
+
+
+__all__ = ["Considered", "GraphStatistics", "Plan", "Strategy", "choose"]

@@ -273,3 +273,6 @@ def _refused(given: StepParts) -> str:
     if _config.current().tune:
         return "formats of batches are being measured"
     return ""
+
+
+__all__ = ["SLACK", "Replays", "StepParts"]

@@ -152,3 +152,6 @@ def spilled(
         return Spill(table, lists, folder, memory)
     except NoRoomError:
         return None
+
+
+__all__ = ["Spill", "TooManyRowsError", "spilled"]

@@ -135,3 +135,6 @@ class HiddenTable:
     def let_go(self) -> None:
         """The system keeps none of a file's pages."""
         self._rows.let_go()
+
+
+__all__ = ["BlankTable", "FeatureTable", "HiddenTable", "RowTable"]

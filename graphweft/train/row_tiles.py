@@ -183,3 +183,6 @@ def in_edges(nodes: Ids, offsets: Ids) -> tuple[Ids, Ids]:
     degrees = offsets[nodes + 1] - offsets[nodes]
     firsts = np.cumsum(degrees) - degrees
     return degrees, np.arange(int(degrees.sum())) - np.repeat(firsts - offsets[nodes], degrees)
+
+
+__all__ = ["RowTile", "RowTiles", "in_edges"]

@@ -84,3 +84,6 @@ def _inputs(ds: Dataset) -> list[Any]:
 def _mark(given: list[Any]) -> str:
     marks = [fingerprint(item) if isinstance(item, Tensor) else None for item in given]
     return f"{zlib.crc32(repr(marks).encode()):08x}"
+
+
+__all__ = ["INPUTS", "check_same_run", "content_checksum", "data_checksum", "with_inputs"]

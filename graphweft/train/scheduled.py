@@ -320,3 +320,6 @@ def put_state(steps: MiniBatch, state: dict[str, Any]) -> None:
     steps.model.load_state_dict(state["model"])
     update.optimizer.load_state_dict(state["optimizer"])
     update.load_state_dict(state["averages"])
+
+
+__all__ = ["DeviceWork", "ScheduledMiniBatch", "known_of", "put_state", "state_of"]

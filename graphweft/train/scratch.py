@@ -131,3 +131,6 @@ def _write(handle: int, content: memoryview, offset: int) -> None:
     done = 0
     while done < len(content):
         done += os.pwrite(handle, content[done : done + REQUEST], offset + done)
+
+
+__all__ = ["NoRoomError", "Scratch"]

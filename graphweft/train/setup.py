@@ -127,3 +127,6 @@ class Setup:
     memory: int | str | None = None
     scratch: Path | None = None
     ranks: Ranks | None = None
+
+
+__all__ = ["Drawn", "Given", "Setup"]

@@ -302,3 +302,6 @@ class OwnWork:
     def train(self, batch: int, prepared: Any) -> tuple[Loss, int]:
         """One update; what reads the loss before it, and the weight of the batch among others."""
         return self._steps._trained_on(prepared, self._epoch, batch + 1), weight_of(prepared)
+
+
+__all__ = ["OwnWork", "SharedMiniBatch"]

@@ -142,3 +142,6 @@ def _cut(
 def _put_together(edges: Adjacency, rows: Tensor, kind: str) -> Tensor:
     """Rows of sources by destination; 0 without in-edges."""
     return spmm_max(edges, rows, want_arg=False)[0] if kind == "max" else spmm(edges, rows, reduce=kind)
+
+
+__all__ = ["Reduced", "SlicedPlan", "planned", "reduced"]

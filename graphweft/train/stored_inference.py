@@ -106,3 +106,6 @@ class StoredInference:
         found = self._store.feature_rows(places.numpy()).float()
         own = torch.empty_like(found).index_copy_(0, order, found)
         return own if self._flat is None else self._flat.rows(ids, own)
+
+
+__all__ = ["StoredInference"]

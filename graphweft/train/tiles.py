@@ -183,3 +183,6 @@ def _in_file(folder: Path | None, rows: int, width: int, lets_go: bool) -> Hidde
             pages.madvise(mmap.MADV_RANDOM)  # rows lie anywhere, so pages beside them are not read
         made = torch.from_numpy(np.frombuffer(pages, np.float32).reshape(rows, width))
         return HiddenRows(made, pages, os.dup(file.fileno()))
+
+
+__all__ = ["LEAST_TILE", "LEAST_WITHIN", "TILE_SHARE", "HiddenRows", "TileCost", "Tiles", "edge_bytes", "temporary"]

@@ -37,3 +37,6 @@ def usual_of_graphs(given: dict[str, Any]) -> dict[str, Any]:
     if given.get("mode") == "full":  # one batch of all training graphs
         return {name: value for name, value in _USUAL.items() if name != "batch_size"}
     return _USUAL
+
+
+__all__ = ["usual_of_graphs"]

@@ -67,3 +67,6 @@ def _all_different(bounds: Bounds) -> Bounds:
     rows = [count + more for more, count in enumerate(bounds.rows)]
     edges = [count + len(rows) + more for more, count in enumerate(bounds.edges)]
     return Bounds(tuple(rows), tuple(edges))
+
+
+__all__ = ["TapedStep"]

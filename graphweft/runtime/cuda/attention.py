@@ -181,3 +181,6 @@ def backward(call: KernelCall) -> Launch | None:
                 slots[at] = made
 
     return run
+
+
+__all__ = ["WIDEST", "Scored", "attend", "backward", "forward", "gradients"]

@@ -243,3 +243,17 @@ def dropout(x: Tensor, p: float, seed: int | Tensor, stream: int, ids: Tensor | 
         warps=4,
     )
     return y
+
+
+__all__ = [
+    "by_source",
+    "draw_words",
+    "dropout",
+    "edge_softmax",
+    "edge_softmax_gradient",
+    "edges_at_once",
+    "extremum",
+    "extremum_gradient",
+    "finish_rows",
+    "sum_edges",
+]

@@ -75,3 +75,5 @@ def head_sums(call: KernelCall) -> Launch | None:
 
 
 LAUNCHERS = {"head_scores": head_scores, "head_sums": head_sums}
+
+__all__ = ["LAUNCHERS"]

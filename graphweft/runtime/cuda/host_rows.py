@@ -131,3 +131,6 @@ class RowReader:
     def _words(self, rows: Tensor) -> Tensor:
         """The same memory as whole numbers, whose bits arrive as they are."""
         return rows.reshape(rows.shape[0], -1).view(self._kind) if rows.numel() else rows.new_empty(0, dtype=self._kind)
+
+
+__all__ = ["Pinned", "RowReader", "readable"]

@@ -153,3 +153,6 @@ def _is_pinned(item: Tensor) -> bool:
 def warps_for(elements: int) -> int:
     """Warps for a block of so many elements: 1, 2, 4 or 8."""
     return min(8, max(1, 1 << max(0, (elements // _WARP).bit_length() - 1)))
+
+
+__all__ = ["Kernel", "device", "find_triton", "generated", "kernel", "launch", "warps_for"]

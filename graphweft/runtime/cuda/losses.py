@@ -46,3 +46,5 @@ def class_loss(outputs: Tensor, labels: Tensor, rows: Tensor | None = None) -> t
 
 
 LOSSES: Mapping[str, losses.Loss] = {**losses.LOSSES, "classes": class_loss}
+
+__all__ = ["LOSSES", "class_loss"]

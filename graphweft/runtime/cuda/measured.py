@@ -131,3 +131,6 @@ def _seconds(run: Callable[[], object], device: torch.device, repetitions: int =
         torch.cuda.synchronize(device)
         best = min(best, time.perf_counter() - begin)
     return best
+
+
+__all__ = ["calibrate", "csr_product", "name_of", "prefers_csr", "ratios"]

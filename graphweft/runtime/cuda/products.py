@@ -217,3 +217,5 @@ LAUNCHERS = {
     "contract_terms": contract_terms,
     "dropout_of_rows": dropout_of_rows,
 }
+
+__all__ = ["LAUNCHERS"]

@@ -89,3 +89,6 @@ def _set_sync_debug_mode(mode: int | str) -> None:
 def recorder_on(device: torch.device) -> Recorder | None:
     """What records launches on ``device``; None for one without CUDA graphs."""
     return Recorder(device) if device.type == "cuda" else None
+
+
+__all__ = ["Recorder", "recorder_on"]

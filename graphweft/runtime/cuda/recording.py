@@ -29,3 +29,6 @@ def recording() -> Iterator[list[Work]]:
 def recorded() -> list[Work] | None:
     """The list of the recording under way in this thread; None outside of one."""
     return getattr(_NOW, "later", None)
+
+
+__all__ = ["Work", "recorded", "recording"]

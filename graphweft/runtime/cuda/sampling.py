@@ -229,3 +229,6 @@ def _message(ids: Tensor, key: int) -> Tensor:
 def _pinned(count: int, device: torch.device) -> Tensor:
     """int64 numbers in memory of the host that a device copies from and to while the host goes on."""
     return torch.zeros(count, dtype=torch.int64, pin_memory=device.type == "cuda")
+
+
+__all__ = ["DeviceSampler", "batch_seed"]

@@ -131,3 +131,6 @@ def take_rows(value: Any, x: Any, rows: Tensor) -> Any:
     if isinstance(x, Dropped):
         return x.take_rows(rows, rows.device)
     return x.take_rows(rows.cpu()) if isinstance(x, SparseFeatures) else x.index_select(0, rows)
+
+
+__all__ = ["Dropped", "dropout", "sent_bytes", "sparse_matmul", "take_rows"]

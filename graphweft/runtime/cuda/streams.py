@@ -102,3 +102,6 @@ def pinned(source: Tensor) -> Tensor:
     """In host memory that a device reads while the host goes on."""
     is_host = source.device.type == "cpu" and torch.cuda.is_available()
     return source.pin_memory() if is_host else source
+
+
+__all__ = ["Aside", "Sender", "borrowed", "later", "pinned"]

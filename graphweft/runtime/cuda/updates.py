@@ -236,3 +236,6 @@ def _word(number: float) -> int:
     """The bits of a float64 number."""
     found: int = struct.unpack("q", struct.pack("d", number))[0]
     return found
+
+
+__all__ = ["Stepped", "Updates", "updates_on"]

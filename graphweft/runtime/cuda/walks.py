@@ -115,3 +115,6 @@ def row_region(call: KernelCall) -> Launch | None:
         launch(compiled, (-(-count // _BLOCK),), *given, made, count, warps=4, F=width, BLOCK=_BLOCK)
 
     return run
+
+
+__all__ = ["Walk", "edge_walk", "row_region", "tile_of"]
