@@ -67,19 +67,13 @@ def stored_plan(
 
     Raises: ConfigError for a mode that reads no store, MemoryBudgetError for too small a budget.
     """
-    if mode == "full":
-        raise ConfigError(
-            "mode: expected macro, mini or auto for a store, got full; gw.load(path) reads it into memory"
-        )
-    if ranks > 1:
-        raise ConfigError(f"ranks={ranks} cannot be combined with a store; gw.load(path) reads it into memory")
+    _check(mode, ranks)
     store, budget = ds.store, memory_bytes(memory)
     item = ds.y.element_size() * (ds.y.shape[1] if ds.y.dim() == 2 else 1)
     told = MacroText(None) if macro is None else split_macro(macro)
-    stages, pinned, reuse, keep, share = told
+    stages, pinned, _, keep, share = told
     hubs = 0 if pinned is None else memory_bytes(pinned, "hubs")
     sizes = BroughtSizes.estimated(store, share) if share else None
-    weights = sum(p.nbytes for p in model.parameters())
     unknown = StoredNeeds(None, 0, "from disk", int(share * store.nbytes))  # as if neighbours had as many in-edges
     needs, count, rows, brought = unknown if measured is None else measured("mini" if mode == "mini" else "macro")
     if mode == "mini":
@@ -87,14 +81,16 @@ def stored_plan(
     elif measured is None:
         fitting = partial(parts_within, store, budget, item, hubs, keep, brought=sizes)
         count = fitting() if stages is None else check_macro(stages)[1]
-    groups = Needs(batches=group_bytes(store, count, item, hubs, keep, sizes), parameters=6 * weights)
-    groups = groups if needs is None or mode == "mini" else needs
+    groups = Needs(
+        batches=group_bytes(store, count, item, hubs, keep, sizes),
+        parameters=6 * sum(p.nbytes for p in model.parameters()),
+    )
     strategies = [
         Strategy("full", refused="holds the graph in memory; gw.load(path) reads a store into memory"),
         Strategy(
             "macro",
             _words(f"groups of {count} of {len(store)} parts", told, hubs, brought),
-            needs=groups,
+            needs=groups if needs is None or mode == "mini" else needs,
             disk=store.nbytes + brought,
         ),
         Strategy("mini", f"structure in memory, rows of features {rows}", needs=needs if mode == "mini" else None),
@@ -102,20 +98,30 @@ def stored_plan(
     priced: Strategy | None = None
     if price is not None and mode != "mini" and store.types is None and store.num_features and ds.train_idx.numel():
         most = min(budget // TILE_SHARE, _whole_part(model, ds))
-        given = {"count": count, "keep": keep, "reuse": reuse}
-        slower = 1 + brought / max(store.nbytes, 1)
-        priced = _priced(strategies[1], ds, price, fitting_fanouts(model, fanouts), batch_size, given, most, slower)
+        given = {"count": count, "keep": keep, "reuse": told.reuse}
+        drawn = (fitting_fanouts(model, fanouts), batch_size, given, most, 1 + brought / max(store.nbytes, 1))
+        priced = _priced(strategies[1], ds, price, *drawn)
         priced = replace(priced, needs=needs or priced.needs)
         strategies[1] = replace(strategies[1], seconds=priced.seconds)
     if mode == "mini":
         strategies[1] = Strategy("macro", strategies[1].batches, refused="mode mini was asked for")
-    width, edges = store.num_features, store.manifest.num_edges
+    edges = store.manifest.num_edges
     split = (ds.train_idx.numel(), ds.val_idx.numel(), ds.test_idx.numel())
     mean = round(edges / max(store.num_nodes, 1))
-    known = GraphStatistics(ds.name, store.num_nodes, edges, (mean,), width, 1.0, ds.num_classes, split)
+    known = GraphStatistics(ds.name, store.num_nodes, edges, (mean,), store.num_features, 1.0, ds.num_classes, split)
     plan = choose(strategies, known, budget, str(machine), "gw.explain(model, graph, x) on a part")
     # without a budget groups take as much as that of them is, and steps come on top
     return replace(plan, strategy=priced) if priced is not None and plan.mode == "macro" else plan
+
+
+def _check(mode: str, ranks: int) -> None:
+    """Raises: ConfigError for what reads no store."""
+    if mode == "full":
+        raise ConfigError(
+            "mode: expected macro, mini or auto for a store, got full; gw.load(path) reads it into memory"
+        )
+    if ranks > 1:
+        raise ConfigError(f"ranks={ranks} cannot be combined with a store; gw.load(path) reads it into memory")
 
 
 def _words(groups: str, told: MacroText, hubs: int, brought: int) -> str:
