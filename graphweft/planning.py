@@ -33,7 +33,7 @@ from graphweft.train.grouped import Grouped
 from graphweft.train.int8_rules import check_priced
 from graphweft.train.macro import Macro, as_macro
 from graphweft.train.model_input import as_read, opened
-from graphweft.train.needs import Needs, RunBudget, budget_of
+from graphweft.train.needs import RunBudget, budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import MODES, USUAL_BATCH, USUAL_RATE, check_choice, check_fanouts, check_integer
 from graphweft.train.plan import Considered, Plan, Strategy
@@ -41,7 +41,7 @@ from graphweft.train.setup import Drawn, Given
 from graphweft.train.spec import TrainSpec
 from graphweft.train.steps import PLANNED, planned, sampled
 from graphweft.train.stored_needs import groups_within, rows_within
-from graphweft.train.stored_strategies import stored_plan
+from graphweft.train.stored_strategies import StoredNeeds, stored_plan
 
 Model = nn.Module | TrainSpec | str
 Data = Dataset | Store | str | os.PathLike[str]
@@ -135,8 +135,8 @@ def plan_run(spec: TrainSpec, machine: str | None, ranks: int) -> Plan:
 
 def _stored_needs(
     model: nn.Module, ds: StoredDataset, memory: int | str, drawn: Drawn, macro: Macro | None, mode: str
-) -> tuple[Needs, int, str]:
-    """The memory of a run from a store within a budget, the parts of a group (0 in mode "mini"), and how rows come.
+) -> StoredNeeds:
+    """What a run from a store needs within a budget.
 
     Raises: MemoryBudgetError where not even the least fits.
     """
@@ -151,9 +151,10 @@ def _stored_needs(
     with budget.within():
         steps = sampled(given)
         if isinstance(steps, Grouped):
-            return groups_within(steps, budget)[0], steps.group, "from disk"
+            brought = 0 if steps.neighbours is None else int(steps.neighbours.sizes.nbytes.sum())
+            return StoredNeeds(groups_within(steps, budget)[0], steps.group, "from disk", brought)
         rooms = rows_within(steps, budget)
-        return rooms.needs, 0, rooms.text()
+        return StoredNeeds(rooms.needs, 0, rooms.text(), 0)
 
 
 def _in_memory(

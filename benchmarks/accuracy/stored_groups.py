@@ -3,12 +3,13 @@
     python benchmarks/accuracy/stored_groups.py --data facebook blogcatalog --folder data --work F --seeds 5 --jobs 2
 
 Ways: ``mini`` in memory; groups of 8 of 64 parts from a store (typed sets: 3 of 64): ``multilevel`` and ``random``
-parts, each also with hubs of a sixteenth of the bytes; ``whole`` has all parts in one group. Every run is a process
-with one thread; a run that is in the file already is not made again, and none begins after ``--seconds``. Data are
-those of ``multistage.py``, DBLP, and ``academic``, a typed graph that is made here; typed sets have hubs of a
-sixty-fourth. Wide sparse features are projected to 128 columns at random for all ways, as parts make rows dense. The
-test accuracy is that at the best validation of four or more. Differences are in points from ``mini``, paired by seed.
-Appends to results/stored_groups.csv.
+parts, each also with hubs of a sixteenth of the bytes; ``whole`` has all parts in one group; ``neighbours`` has groups
+of half as many parts, each of which brings as many nodes of others as it has. Every run is a process with one thread;
+a run that is in the file already is not made again, and none begins after ``--seconds``. Data are those of
+``multistage.py``, DBLP, and ``academic``, a typed graph that is made here; typed sets have hubs of a sixty-fourth.
+Wide sparse features are projected to 128 columns at random for all ways, as parts make rows dense. The test accuracy is
+that at the best validation of four or more. Differences are in points from ``mini``, paired by seed. Appends to
+results/stored_groups.csv.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ import graphweft as gw
 from graphweft.data.flat_features import with_flat_features
 
 COLUMNS = ("data", "model", "way", "seed", "test_acc", "val_acc", "best_epoch", "epochs", "seconds")
-WAYS = ("mini", "multilevel hubs", "random", "multilevel", "random hubs", "whole")
-# half of the fan-outs; twice the parts of a group; twice the hubs
-MORE_WAYS = ("mini few", "multilevel wide", "multilevel hubs more")
+WAYS = ("mini", "multilevel hubs", "random", "multilevel", "random hubs", "whole", "multilevel neighbours")
+# half of the fan-outs; twice the parts of a group; twice the hubs; a quarter of the parts with three times their nodes
+MORE_WAYS = ("mini few", "multilevel wide", "multilevel hubs more", "multilevel neighbours more")
 WIDTH = 128
 FANOUTS, HIDDEN = (10, 10), 64
 TYPED = ("academic", "dblp")
@@ -180,8 +181,11 @@ def run(name: str, model: str, way: str, seed: int, work: Path) -> dict[str, obj
         ds = gw.macro.Store(work / name / ("multilevel" if method == "whole" else method))
         nbytes = sum(block.nbytes for part in ds.manifest.parts for block in part.blocks)
         group = recipe.parts if method == "whole" else recipe.group * (2 if "wide" in more else 1)
+        if "neighbours" in more:
+            group = max(group // (4 if "more" in more else 2), 1)
         macro = [f"parts:{group}/{recipe.parts}"]
         macro += [f"hubs:{nbytes * (2 if 'more' in more else 1) // recipe.hubs}"] if "hubs" in more else []
+        macro += [f"neighbours:{3 if 'more' in more else 1}"] if "neighbours" in more else []
         given |= {"mode": "macro", "macro": "+".join(macro)}
     net = network(model, ds, recipe)
     begun = time.perf_counter()

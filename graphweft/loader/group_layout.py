@@ -1,8 +1,8 @@
-"""How the nodes of a group of parts are numbered: type after type; in a type part after part, then its hubs.
+"""How the nodes of a group of parts are numbered: type after type; in a type part after part, then nodes besides.
 
-Comes in: a :class:`PartSource`, numbers of parts, and hubs. Goes out: :class:`GroupLayout`, which finds the entries of
-rows that lie in the group. Called by what reads groups, and by their loader for the numbers of seeds. A graph without
-types has one.
+Comes in: a :class:`PartSource`, numbers of parts, and hubs or other nodes. Goes out: :class:`GroupLayout`, which finds
+the entries of rows that lie in the group. Called by what reads groups, and by their loader for the numbers of seeds. A
+graph without types has one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from graphweft.loader.hubs import Hubs
 from graphweft.loader.parts import PartSource
 
 _PIECE = 1 << 18  # entries of a structure that are looked at together
@@ -22,14 +21,15 @@ class GroupLayout:
     Args:
         source: The parts.
         chosen: Numbers of those of the group, ascending.
-        hubs: Nodes that are in it besides.
+        ids: Distinct nodes that are in it besides, such as hubs; None for none.
 
     Attributes:
         regions: (kinds, parts) regions of the source.
         begins: (kinds, parts) numbers of their first nodes.
-        hub_begins: (kinds + 1,) places in ``which`` where the hubs of each type begin.
-        which: Places among the hubs of those that are in no part of the group, type after type.
+        besides: (kinds + 1,) places in ``which`` where the nodes of each type begin.
+        which: Places among ``ids`` of those that are in no part of the group, type after type.
         node_offsets: (kinds + 1,) first number of each type, and the number of nodes.
+        own_offsets: The same with the nodes of the parts alone.
 
     Example:
         >>> import torch
@@ -42,10 +42,10 @@ class GroupLayout:
         ([[0, 1]], (0, 2))
     """
 
-    def __init__(self, source: PartSource, chosen: NDArray[np.int64], hubs: Hubs | None) -> None:
+    def __init__(self, source: PartSource, chosen: NDArray[np.int64], ids: NDArray[np.int64] | None) -> None:
         kinds = 1 if source.types is None else len(source.types.node_types)
         self.regions: NDArray[np.int64] = chosen[None, :] * kinds + np.arange(kinds)[:, None]
-        ids = np.empty(0, np.int64) if hubs is None else hubs.ids
+        ids = np.empty(0, np.int64) if ids is None else ids
         count = len(source.regions) - 1
         self._cuts, self._member, self._base = source.regions[1:], np.zeros(count, np.bool_), np.zeros(count, np.int64)
         self._member[self.regions] = True
@@ -58,18 +58,22 @@ class GroupLayout:
         starts = np.concatenate([[0], np.cumsum(sizes)])
         firsts = starts[:-1].reshape(sizes.shape)
         self.begins: NDArray[np.int64] = firsts[:, :-1]
-        self.hub_begins = np.concatenate([[0], np.cumsum(counts)])
+        self.besides: NDArray[np.int64] = np.concatenate([[0], np.cumsum(counts)])
         self.node_offsets: tuple[int, ...] = tuple(starts[:: sizes.shape[1]].tolist())
+        self.own_offsets: NDArray[np.int64] = starts[:: sizes.shape[1]] - self.besides
         self._base[self.regions] = self.begins - source.regions[:-1][self.regions]
-        self._extra, self._numbers = ids[away], np.empty(len(away), np.int64)
-        shifts = np.repeat(firsts[:, -1] - self.hub_begins[:-1], counts)
-        self._numbers[by_kind] = np.arange(len(away)) + shifts
+        numbers = np.empty(len(away), np.int64)
+        shifts = np.repeat(firsts[:, -1] - self.besides[:-1], counts)
+        numbers[by_kind] = np.arange(len(away)) + shifts
+        order = np.argsort(ids[away])
+        self._extra, self._numbers = ids[away[order]], numbers[order]
 
-    def hubs_of(self, kind: int) -> tuple[NDArray[np.int64], slice]:
-        """Places among the hubs of those of a type that are in no part of the group, and their numbers in it."""
-        which = self.which[self.hub_begins[kind] : self.hub_begins[kind + 1]]
-        end = self.node_offsets[kind + 1]
-        return which, slice(end - len(which), end)
+    def besides_of(self, kind: int, first: int, end: int) -> tuple[NDArray[np.int64], slice]:
+        """Of ``ids[first:end]`` the places of those of a type that are in no part of the group; their numbers in it."""
+        which = self.which[self.besides[kind] : self.besides[kind + 1]]
+        start = self.node_offsets[kind + 1] - len(which)
+        low, high = np.searchsorted(which, (first, end)).tolist()
+        return which[low:high], slice(start + low, start + high)
 
     def numbers(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Of nodes of the parts, by their numbers in the source."""

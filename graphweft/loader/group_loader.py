@@ -29,8 +29,9 @@ from graphweft._trace import span
 from graphweft.loader.batch import Batch, make_batch
 from graphweft.loader.epochs import EpochLoader
 from graphweft.loader.group_layout import GroupLayout
-from graphweft.loader.groups import Group, read_group
+from graphweft.loader.groups import Group, part_bytes, read_group
 from graphweft.loader.hubs import Hubs
+from graphweft.loader.neighbours import Neighbours
 from graphweft.loader.part_order import SharedOrder, most_held, shared_order
 from graphweft.loader.parts import PartSource
 from graphweft.sample.sampler import check_fanouts
@@ -68,7 +69,7 @@ class PlannedGroup:
     Attributes:
         parts: Numbers of its parts, ascending.
         places: int64 places of its seeds among all seeds, in the order of the batches.
-        nodes: int64 numbers of these seeds inside of the group.
+        nodes: int64 numbers of these seeds inside of the group, without what it has besides its parts.
         key: Of its draws, which go by the node's number in the source: those of every group, apart from later turns.
         first: Position of its first batch in the epoch.
         number: Which group of the epoch it is; a group that is gone through again has the same.
@@ -101,6 +102,7 @@ class GroupLoader(EpochLoader[Batch]):
         reuse: How often a group is gone through while it is in memory, each time in another order with other draws.
         keep: Parts that stay in memory from an epoch to the next, and are not read again there; orders of epochs follow
             (:func:`graphweft.loader.part_order.shared_order`).
+        neighbours: What each part brings into its groups; not with hubs.
 
     Raises: ConfigError for arguments out of range.
 
@@ -131,8 +133,12 @@ class GroupLoader(EpochLoader[Batch]):
         hubs: Hubs | None = None,
         reuse: int = 1,
         keep: int = 0,
+        neighbours: Neighbours | None = None,
     ) -> None:
-        self.hubs, self.reuse, self.times = hubs, self._as_count("reuse", reuse, 1), ReadTimes()
+        if hubs is not None and neighbours is not None:
+            raise ConfigError("GroupLoader: hubs cannot be combined with neighbours")
+        self.extra = hubs if neighbours is None else neighbours
+        self.reuse, self.times = self._as_count("reuse", reuse, 1), ReadTimes()
         self.source = source.holding() if keep and isinstance(source, Store) else source
         self.seeds, self.fanouts = seeds, check_fanouts("GroupLoader", fanouts)
         parts = len(source.bounds) - 1
@@ -160,7 +166,6 @@ class GroupLoader(EpochLoader[Batch]):
     def _planned(self, key: Key) -> list[PlannedGroup]:
         cuts, shared = self._cuts, self._order(key)
         turn = shared.order.numpy()
-        pinned = None if self.source.types is None else self.hubs  # without types they come last
         found: list[PlannedGroup] = []
         first = 0
         for group, begin in enumerate(range(0, len(turn), self.count)):
@@ -169,7 +174,7 @@ class GroupLoader(EpochLoader[Batch]):
             if counts.sum() == 0:
                 continue
             places = np.concatenate([np.arange(cuts[part], cuts[part + 1]) for part in chosen])
-            inside = GroupLayout(self.source, chosen, pinned).numbers(self.seeds[torch.from_numpy(places)].numpy())
+            inside = GroupLayout(self.source, chosen, None).numbers(self.seeds[torch.from_numpy(places)].numpy())
             number = found[-1].number + 1 if found else 0
             for again in range(self.reuse):
                 inner = key.within(group) if again == 0 else key.within(group).within(again - 1)
@@ -199,7 +204,11 @@ class GroupLoader(EpochLoader[Batch]):
         return next((group.first for group in plan if group.number > plan[place].number), self._length(epoch))
 
     def _identity(self) -> dict[str, Any]:
-        pinned = {} if self.hubs is None else {"hubs": checksum(torch.from_numpy(self.hubs.ids))}
+        pinned: dict[str, Any] = {}
+        if isinstance(self.extra, Hubs):
+            pinned["hubs"] = checksum(torch.from_numpy(self.extra.ids))
+        elif self.extra is not None:
+            pinned["neighbours"] = self.extra.checksum
         if self.reuse > 1:
             pinned["reuse"] = self.reuse
         if self.keep:
@@ -219,7 +228,7 @@ class GroupLoader(EpochLoader[Batch]):
     def _preparer(self, epoch: int) -> Callable[[int], Batch]:
         plan = self.plan(epoch)
         firsts = [group.first for group in plan]
-        ahead = self._ahead = ReadAhead(self.source, plan, self.hubs, self.times)
+        ahead = self._ahead = ReadAhead(self.source, plan, self.extra, self.times)
 
         def prepare(position: int) -> Batch:
             planned = plan[bisect.bisect_right(firsts, position) - 1]
@@ -227,6 +236,11 @@ class GroupLoader(EpochLoader[Batch]):
             return found
 
         return prepare
+
+    def part_sizes(self) -> NDArray[np.int64]:
+        """(parts,) bytes of each part inside of a group, with what it brings."""
+        brought = self.extra.sizes.group_bytes(8) if isinstance(self.extra, Neighbours) else 0
+        return part_bytes(self.source) + brought
 
     def ready(self, planned: PlannedGroup, group: Group) -> object:
         """What draws the batches of a group, made before them."""
@@ -240,7 +254,7 @@ class GroupLoader(EpochLoader[Batch]):
         seeds = planned.places.numel()
         count = -(-seeds // self.batch_size)
         some = slice(seeds * number // count, seeds * (number + 1) // count)
-        sample = planned.key.sample(group.sampler(self.fanouts), planned.nodes[some])
+        sample = planned.key.sample(group.sampler(self.fanouts), group.numbers(planned.nodes[some]))
         return make_batch(sample, group, planned.places[some], group.rows(sample.n_id))
 
     def _batches(self, turn: object, epoch: int, first: int) -> Iterator[Batch]:
@@ -271,8 +285,10 @@ def check_kept(keep: Any, parts: int, count: int) -> int:
 class ReadAhead:
     """The group in use and the next one, read by one thread, which begins once batches of the group before are gone."""
 
-    def __init__(self, source: PartSource, plan: list[PlannedGroup], hubs: Hubs | None, times: ReadTimes) -> None:
-        self._source, self._hubs, self._times = source, hubs, times
+    def __init__(
+        self, source: PartSource, plan: list[PlannedGroup], extra: Hubs | Neighbours | None, times: ReadTimes
+    ) -> None:
+        self._source, self._extra, self._times = source, extra, times
         self._plan = list({group.number: group for group in plan}.values())
         self._current = -1
         self._lock = threading.Lock()
@@ -338,7 +354,7 @@ class ReadAhead:
         before = 0 if counts is None else counts.nbytes
         begun = time.perf_counter()
         with span("read group", "read", parts=len(parts)) as details:
-            group = read_group(source, parts, self._hubs)
+            group = read_group(source, parts, self._extra)
             if details is not None and counts is not None:
                 details["bytes"] = counts.nbytes - before
         self._times.read_seconds += time.perf_counter() - begun

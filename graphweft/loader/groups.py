@@ -8,7 +8,7 @@ inference part by part. Source: Hanoi, section 4.3 (macro-batches).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,8 @@ from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed import TypedLayout
 from graphweft.loader.group_layout import GroupLayout
-from graphweft.loader.hubs import Hubs
+from graphweft.loader.hubs import Hubs, has_mixed_rows
+from graphweft.loader.neighbours import Beside, BroughtSizes, Neighbours, beside_of
 from graphweft.loader.parts import PartSource, edge_bytes
 from graphweft.loader.typed_groups import TypedRows, typed_rows
 from graphweft.sample.neighbor import NeighborSampler
@@ -41,8 +42,8 @@ class Group:
     """Some parts in memory: the graph that they induce.
 
     Attributes:
-        graph: Nodes part after part, by ascending number of the part, then hubs, in each type; edges are those between
-            them.
+        graph: Nodes part after part, by ascending number of the part, then hubs or neighbours, in each type; edges are
+            those between them.
         x: Their features, or None.
         y: Their labels.
         parts: Numbers of the parts, ascending.
@@ -51,6 +52,7 @@ class Group:
         typed: Of a typed graph whose types have columns of their own: what makes rows of features.
         edges: int64 (2, relations) in-edges of the nodes of the parts, by relation: in the source, and here. None
             where it was not counted.
+        own: (kinds + 1,) as the offsets of the types would be with the nodes of the parts alone. None: they are.
     """
 
     def __init__(
@@ -63,9 +65,10 @@ class Group:
         edge_weight: Tensor | None = None,
         typed: TypedRows | None = None,
         edges: NDArray[np.int64] | None = None,
+        own: NDArray[np.int64] | None = None,
     ) -> None:
         self.graph, self.x, self.y, self.parts, self.n_id = graph, x, y, parts, n_id
-        self.edge_weight, self.typed, self.edges = edge_weight, typed, edges
+        self.edge_weight, self.typed, self.edges, self._own = edge_weight, typed, edges, own
         self._lock = threading.Lock()
         self._samplers: dict[tuple[int, ...], NeighborSampler | SegmentSampler] = {}
 
@@ -86,6 +89,13 @@ class Group:
                 self._samplers[fanouts] = made
             return self._samplers[fanouts]
 
+    def numbers(self, nodes: Tensor) -> Tensor:
+        """Numbers of nodes of the parts in the group, from those without hubs and neighbours."""
+        if self._own is None or not self.graph.is_typed:
+            return nodes  # others come last
+        shifts = torch.from_numpy(np.array(self.graph.layout.node_offsets) - self._own)
+        return nodes + shifts[torch.bucketize(nodes, torch.from_numpy(self._own[1:]), right=True)]
+
     def rows(self, ids: Tensor) -> Any:
         """(n, F) features of nodes of the group, float32 where they are kept with fewer bits; None without."""
         if self.typed is not None:
@@ -97,8 +107,8 @@ class Group:
         return found.float() if found.dtype in (torch.float16, torch.bfloat16) else found
 
 
-def read_group(source: PartSource, parts: Sequence[int], hubs: Hubs | None = None) -> Group:
-    """The group of some parts, and of hubs, which come after the nodes of the parts.
+def read_group(source: PartSource, parts: Sequence[int], extra: Hubs | Neighbours | None = None) -> Group:
+    """The group of some parts, and of hubs or of neighbours of the parts, which come after their nodes.
 
     Raises: DataError from a damaged store.
 
@@ -110,7 +120,8 @@ def read_group(source: PartSource, parts: Sequence[int], hubs: Hubs | None = Non
         ([[2, 0], [0, 1]], [0, 1, 3])
     """
     chosen = np.sort(np.asarray(parts, np.int64))
-    layout = GroupLayout(source, chosen, hubs)
+    starts, beside = _started(beside_of(extra, chosen))
+    layout = GroupLayout(source, chosen, np.concatenate([np.empty(0, np.int64), *(some.ids for some in beside)]))
     kinds, nodes = len(layout.regions), layout.node_offsets[-1]
     indptr = aligned_empty((nodes + 1,), torch.int64)
     degrees = indptr[1:]
@@ -147,12 +158,13 @@ def read_group(source: PartSource, parts: Sequence[int], hubs: Hubs | None = Non
             _scattered(source, number, layout.begins[:, slot], x)
         del offsets, sources, relations, weights
     assert y is not None  # there is a part, or none at all
-    if hubs is not None:
-        for kind in range(kinds):
-            pieces[kind].append(_put_hubs(hubs, layout, kind, degrees, y, n_id, x))
+    names = torch.empty(len(layout.which) if has_mixed_rows(source) else 0, dtype=torch.int64)
+    for first, some in zip(starts, beside, strict=True):
+        _put_beside(some, first, layout, _Rows(degrees, y, n_id, x, names), pieces)
     graph, weight = _graph_of(source, [piece for some in pieces for piece in some], layout.node_offsets, indptr)
-    typed = typed_rows(source, chosen, hubs, layout) if isinstance(source, Store) else None
-    return Group(graph, x, y, tuple(chosen.tolist()), n_id, weight, typed, edges)
+    held = list(zip(starts, beside, strict=True))
+    typed = typed_rows(source, chosen, layout, held, names) if isinstance(source, Store) else None
+    return Group(graph, x, y, tuple(chosen.tolist()), n_id, weight, typed, edges, layout.own_offsets)
 
 
 def _by_relation(
@@ -165,20 +177,51 @@ def _by_relation(
     return sum((np.bincount(piece, minlength=edges.shape[1]) for piece in pieces), np.zeros_like(edges[0]))
 
 
-def _put_hubs(
-    hubs: Hubs, layout: GroupLayout, kind: int, degrees: Tensor, y: Tensor, n_id: Tensor, x: Tensor | None
-) -> _Piece:
-    """The rows of the hubs of one type; the entries of their in-edges."""
-    which, at = layout.hubs_of(kind)
-    offsets, entries = hubs.entries(which)
-    kept, inner, keep = layout.entries(offsets, hubs.sources[entries])
-    degrees[at] = torch.from_numpy(np.diff(inner))
-    y[at] = hubs.y[torch.from_numpy(which)]
-    n_id[at] = torch.from_numpy(hubs.ids[which])
-    if x is not None and hubs.x is not None:
-        x[at] = hubs.x[torch.from_numpy(which)]
-    of = None if hubs.relations is None else hubs.relations[entries][keep]
-    return _Piece(kept, of, None if hubs.weights is None else hubs.weights[entries][keep])
+def _started(beside: list[Beside]) -> tuple[list[int], list[Beside]]:
+    """The place of the first id of each among those of all."""
+    return np.cumsum([0, *(len(some.ids) for some in beside)])[:-1].tolist(), beside
+
+
+class _Rows(NamedTuple):
+    """Rows of a group, or of its nodes besides those of the parts, that are filled."""
+
+    degrees: Tensor
+    y: Tensor
+    n_id: Tensor
+    x: Tensor | None
+    names: Tensor
+
+
+def _put_beside(some: Beside, first: int, layout: GroupLayout, rows: _Rows, pieces: list[list[_Piece]]) -> None:
+    """The rows of nodes besides those of the parts, and the entries of their in-edges, type by type."""
+    hubs = some.hubs()
+    for kind, own in enumerate(pieces):
+        which, at = layout.besides_of(kind, first, first + len(some.ids))
+        places = some.places[which - first]
+        picked = torch.from_numpy(places)
+        rows.y[at] = hubs.y[picked]
+        rows.n_id[at] = torch.from_numpy(hubs.ids[places])
+        if hubs.source_ids is not None:
+            before = int(layout.own_offsets[kind + 1])
+            rows.names[at.start - before : at.stop - before] = hubs.source_ids[picked]
+        for run in _runs(np.diff(hubs.indptr)[places]):
+            offsets, entries = hubs.entries(places[run])
+            kept, inner, keep = layout.entries(offsets, hubs.sources[entries])
+            rows.degrees[at][run] = torch.from_numpy(np.diff(inner))
+            of = None if hubs.relations is None else hubs.relations[entries][keep]
+            own.append(_Piece(kept, of, None if hubs.weights is None else hubs.weights[entries][keep]))
+        if rows.x is not None:
+            some.features_into(kind, places, rows.x[at])
+
+
+def _runs(counts: NDArray[np.int64]) -> Iterator[slice]:
+    """Rows whose entries are looked at together: as many as a piece has, or one row."""
+    ends, first = np.cumsum(counts), 0
+    while first < len(counts):
+        before = int(ends[first - 1]) if first else 0
+        end = max(first + 1, int(np.searchsorted(ends, before + _PIECE, "right")))
+        yield slice(first, end)
+        first = end
 
 
 def _graph_of(
@@ -230,17 +273,30 @@ def typed_graph(
     return Graph.typed(Adjacency(indptr, indices, ids, indptr.numel() - 1), layout), ids
 
 
-def group_bytes(source: PartSource, count: int, label_bytes: int = 8, hubs: int = 0, keep: int = 0) -> int:
+def group_bytes(
+    source: PartSource,
+    count: int,
+    label_bytes: int = 8,
+    hubs: int = 0,
+    keep: int = 0,
+    brought: BroughtSizes | None = None,
+) -> int:
     """Bytes at the most while one group of ``count`` parts is trained on and the next one is read.
 
-    ``hubs``: bytes that are pinned; each group has a copy of them. ``keep``: parts that stay besides.
+    ``hubs``: bytes that are pinned; each group has a copy of them. ``keep``: parts that stay besides. ``brought``:
+    what each part brings.
     """
     nodes, parts = np.diff(source.bounds), part_bytes(source, label_bytes)
-    entry = edge_bytes(source)
+    entry, edges = edge_bytes(source), source.edge_counts
+    part = int((nodes * (16 + label_bytes) + edges * (8 + entry)).max(initial=0))
+    if brought is not None:
+        parts = parts + brought.group_bytes(label_bytes)
+        edges = edges + brought.entries
+        part = max(part, int(brought.nbytes.max(initial=0)) + _PINNED_BYTES * _PIECE)
     largest = np.argsort(-parts, kind="stable")[:count]
     group = int(parts[largest].sum()) + hubs
-    reading = int(source.edge_counts[largest].sum()) * entry + hubs  # once more while columns are joined
-    part = int((nodes * (16 + label_bytes) + source.edge_counts * (8 + entry)).max(initial=0))
+    reading = int(edges[largest].sum()) * entry + hubs  # once more while columns are joined
+    reading += 0 if brought is None else int(brought.key_bytes[largest].sum())
     piece = min(_PIECE, int(source.edge_counts.max(initial=0)))
     part += _PIECE_BYTES * piece
     kept = kept_bytes(source, keep)
@@ -270,24 +326,27 @@ def parts_within(
     keep: int = 0,
     beside: Callable[[int], int] = lambda count: 0,
     told: Callable[[int], int] = lambda least: least,
+    brought: BroughtSizes | None = None,
 ) -> int:
     """The most parts of a group that keep within ``memory`` bytes, beside ``hubs`` pinned bytes and ``keep`` parts.
 
     ``beside``: bytes of a run besides, by the parts of a group. ``told``: what a refusal names, by what is counted.
+    ``brought``: what each part brings.
 
     Raises: MemoryBudgetError naming the least that would do.
     """
     parts = len(source.bounds) - 1
 
     def needed(count: int) -> int:
-        return group_bytes(source, count, label_bytes, hubs, keep) + beside(count)
+        return group_bytes(source, count, label_bytes, hubs, keep, brought) + beside(count)
 
     least = needed(1)
     if least > memory:
         least = told(least)
+        fewer = ", or fewer hubs," if hubs else "" if brought is None else ", or fewer neighbours,"
         text = (
             f"memory: expected at least {shown_bytes(least)} for groups of one of {parts} parts, "
-            f"got {shown_bytes(memory)}; a store of more parts" + (", or fewer hubs," if hubs else "") + " needs less"
+            f"got {shown_bytes(memory)}; a store of more parts" + fewer + " needs less"
         )
         raise MemoryBudgetError(text, least)
     low, high = 1, parts

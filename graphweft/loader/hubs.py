@@ -8,6 +8,7 @@ another one for the walks that stay in their parts. Source: Hanoi, section 4.3.3
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -62,6 +63,12 @@ class Hubs:
         shift = np.repeat(self.indptr[:-1][places] - indptr[:-1], counts)
         return indptr, np.arange(int(indptr[-1])) + shift
 
+    def features_into(self, kind: int, places: NDArray[np.int64], out: Tensor) -> None:
+        """Features of some of them, all of one type, by their places, into ``out``, in its dtype."""
+        assert self.x is not None  # the caller has columns for them
+        at = torch.from_numpy(places)
+        torch.index_select(self.x, 0, at if self.rows is None else self.rows[at], out=out)
+
     @property
     def nbytes(self) -> int:
         """Bytes that are pinned."""
@@ -106,19 +113,42 @@ def influence(
 
 def _step(source: PartSource, mass: NDArray[np.float64], laziness: float, inside: bool) -> NDArray[np.float64]:
     after = mass * laziness
-    for number, (first, end) in enumerate(zip(source.bounds[:-1].tolist(), source.bounds[1:].tolist(), strict=True)):
-        offsets, sources = source.structure(number)
-        moving = mass[first:end] * (1.0 - laziness)
-        starts, rows = _runs(offsets, source.edge_columns(number)[0])
-        runs = np.bincount(rows, minlength=end - first)
-        after[first:end][runs == 0] += moving[runs == 0]
-        share = moving[rows] / (runs[rows] * np.diff(np.append(starts, len(sources))))
-        for begin in range(0, len(sources), _PIECE):
-            piece = sources[begin : begin + _PIECE]
-            of = np.searchsorted(starts, np.arange(begin, begin + len(piece)), "right") - 1
-            kept = (piece >= first) & (piece < end) if inside else slice(None)
-            np.add.at(after, piece[kept], share[of][kept])
+    for number in range(len(source.bounds) - 1):
+        walk = PartWalk(source, number)
+        moving = mass[walk.first : walk.end] * (1.0 - laziness)
+        after[walk.first : walk.end][walk.is_end] += moving[walk.is_end]
+        for piece, amounts in walk.moved(moving):
+            kept = (piece >= walk.first) & (piece < walk.end) if inside else slice(None)
+            np.add.at(after, piece[kept], amounts[kept])
     return after
+
+
+class PartWalk:
+    """A step of a random walk from the nodes of one part along their in-edges.
+
+    Attributes:
+        first: The part's first node.
+        end: The node after its last one.
+        offsets: Of its in-edges.
+        sources: Of these, in the numbers of the source.
+        is_end: (n,) whether a node has no in-edges, so that a walk stays there.
+    """
+
+    def __init__(self, source: PartSource, number: int) -> None:
+        self.first, self.end = source.bounds[number : number + 2].tolist()
+        self.offsets, self.sources = source.structure(number)
+        self._starts, self._rows = _runs(self.offsets, source.edge_columns(number)[0])
+        self._runs = np.bincount(self._rows, minlength=self.end - self.first)
+        self.is_end: NDArray[np.bool_] = self._runs == 0
+
+    def moved(self, moving: NDArray[np.float64]) -> Iterator[tuple[NDArray[np.integer[Any]], NDArray[np.float64]]]:
+        """Nodes that mass ``moving`` from the part's nodes goes to, and how much of it; a piece of the edges each."""
+        lengths = np.diff(np.append(self._starts, len(self.sources)))
+        share = moving[self._rows] / (self._runs[self._rows] * lengths)
+        for begin in range(0, len(self.sources), _PIECE):
+            piece = self.sources[begin : begin + _PIECE]
+            of = np.searchsorted(self._starts, np.arange(begin, begin + len(piece)), "right") - 1
+            yield piece, share[of]
 
 
 def _runs(
@@ -163,11 +193,11 @@ def pin_hubs(source: PartSource, seeds: Tensor, steps: int, budget: int, label_b
     mass[mass < _NONE] = 0.0
     total = float(mass.sum())
     degrees = np.concatenate([np.diff(source.structure(number)[0]) for number in range(len(source.bounds) - 1)])
-    entry = edge_bytes(source) - 4 + np.dtype(_index_dtype(source)).itemsize
-    has_own, columns = _has_own(source), source.row_width if _is_mixed(source) else source.num_features
-    row = columns * torch.empty(0, dtype=source.feature_dtype).element_size()
+    entry = edge_bytes(source) - 4 + np.dtype(index_dtype(source)).itemsize
+    has_own = has_own_rows(source)
+    row = row_columns(source) * torch.empty(0, dtype=source.feature_dtype).element_size()
     # 16: the node's number and its offset, and as many again for its rows where types have features of their own
-    costs = row * has_own + label_bytes + (32 if _is_mixed(source) else 16) + entry * degrees
+    costs = row * has_own + label_bytes + (32 if has_mixed_rows(source) else 16) + entry * degrees
     reached = mass > 0
     few = reached & (costs <= budget // _LARGEST)
     able = np.flatnonzero(few if few.any() else reached)
@@ -195,11 +225,11 @@ def _rows_of(source: PartSource, ids: NDArray[np.int64], own: NDArray[np.int64],
         of, weight = source.edge_columns(number)
         counts.append(offsets[rows + 1] - offsets[rows])
         spans = [slice(offsets[row], offsets[row + 1]) for row in rows.tolist()]
-        columns += [sources[span].astype(_index_dtype(source)) for span in spans]
+        columns += [sources[span].astype(index_dtype(source)) for span in spans]
         relations += [] if of is None else [of[span] for span in spans]
         weights += [] if weight is None else [weight[span] for span in spans]
         labels.append(source.labels(number)[torch.from_numpy(rows)])
-        names += [source.node_ids(number)[torch.from_numpy(rows)]] if _is_mixed(source) else []
+        names += [source.node_ids(number)[torch.from_numpy(rows)]] if has_mixed_rows(source) else []
     return Hubs(
         *(ids, np.cumsum(np.concatenate(counts)), np.concatenate(columns)),
         source.feature_rows(own) if source.num_features else None,
@@ -212,22 +242,36 @@ def _rows_of(source: PartSource, ids: NDArray[np.int64], own: NDArray[np.int64],
     )
 
 
-def _is_mixed(source: PartSource) -> TypeGuard[Store]:
+def has_mixed_rows(source: PartSource) -> TypeGuard[Store]:
     """Whether node types have features of their own."""
     return isinstance(source, Store) and bool(source.manifest.shape.type_widths)
 
 
-def _has_own(source: PartSource) -> NDArray[np.bool_]:
+def has_own_rows(source: PartSource) -> NDArray[np.bool_]:
     """(N,) whether a node has features; all alike without types."""
-    if not _is_mixed(source):
+    if not has_mixed_rows(source):
         return np.ones(int(source.bounds[-1]), np.bool_)
     has = np.array(source.manifest.shape.type_widths) > 0
     return np.repeat(np.tile(has, len(source.bounds) - 1), np.diff(source.regions))
 
 
-def _index_dtype(source: PartSource) -> type[np.integer[Any]]:
+def row_columns(source: PartSource) -> int:
+    """Columns of a row of features as it lies there."""
+    return source.row_width if has_mixed_rows(source) else source.num_features
+
+
+def index_dtype(source: PartSource) -> type[np.integer[Any]]:
     """As stores keep sources of edges."""
     return np.int32 if int(source.bounds[-1]) < 2**31 else np.int64
 
 
-__all__ = ["LAZINESS", "Hubs", "influence", "pin_hubs"]
+__all__ = [
+    "LAZINESS",
+    "Hubs",
+    "PartWalk",
+    "has_mixed_rows",
+    "index_dtype",
+    "influence",
+    "pin_hubs",
+    "row_columns",
+]

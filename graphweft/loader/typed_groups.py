@@ -6,13 +6,15 @@ Called by :mod:`graphweft.loader.groups`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from graphweft.loader.group_layout import GroupLayout
-from graphweft.loader.hubs import Hubs
+from graphweft.loader.neighbours import Beside
 from graphweft.storage.block_io import aligned_empty
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.flat_rows import FlatRows, flat_rows_of
@@ -44,33 +46,40 @@ class TypedRows:
         return self._flat.rows(names, own)
 
 
-def typed_rows(store: Store, chosen: NDArray[np.int64], hubs: Hubs | None, layout: GroupLayout) -> TypedRows | None:
-    """The rows of a group of parts, ascending, and of hubs; None where all nodes have the same columns.
+def typed_rows(
+    store: Store, chosen: NDArray[np.int64], layout: GroupLayout, beside: Sequence[tuple[int, Beside]], names: Tensor
+) -> TypedRows | None:
+    """The rows of a group of parts, ascending, and of nodes besides; None where all nodes have the same columns.
+
+    Args:
+        store: The store.
+        chosen: The parts.
+        layout: Of the group.
+        beside: What is in it besides, each with the place of its first id.
+        names: int64 rows in the source of these nodes, in the order of ``layout.which``.
 
     Raises: DataError for a damaged store.
     """
     flat, widths, entries = flat_rows_of(store), store.manifest.shape.type_widths, store.manifest.parts
     if flat is None:
         return None
-    names = [store.node_ids(number) for number in chosen.tolist()]
+    of_parts = [store.node_ids(number) for number in chosen.tolist()]
     cuts = [np.concatenate([[0], np.cumsum(entries[number].types)]) for number in chosen.tolist()]
     sizes = np.diff(layout.node_offsets)
     table = aligned_empty((int(sizes[np.array(widths) > 0].sum()), store.row_width), store.feature_dtype)
     source, filled = [], 0
     for type_, width in enumerate(widths):
-        for number, ids, cut in zip(chosen.tolist(), names, cuts, strict=True):
+        for number, ids, cut in zip(chosen.tolist(), of_parts, cuts, strict=True):
             source.append(ids[int(cut[type_]) : int(cut[type_ + 1])])
             count = entries[number].types[type_]
             if width and count:
                 store.own_features(number, type_, table[filled : filled + count])
                 filled += count
-        which = torch.from_numpy(layout.hubs_of(type_)[0])
-        if hubs is not None and len(which):
-            assert hubs.source_ids is not None and hubs.x is not None and hubs.rows is not None  # of a typed store
-            source.append(hubs.source_ids[which])
-            if width:
-                table[filled : filled + len(which)] = hubs.x[hubs.rows[which]]
-                filled += len(which)
+        source.append(names[int(layout.besides[type_]) : int(layout.besides[type_ + 1])])
+        for first, some in beside if width else ():
+            which, _ = layout.besides_of(type_, first, first + len(some.ids))
+            some.features_into(type_, some.places[which - first], table[filled : filled + len(which)])
+            filled += len(which)
     return TypedRows(flat, torch.cat(source), table)
 
 

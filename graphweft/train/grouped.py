@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphweft._errors import ConfigError, MemoryBudgetError
+from graphweft._errors import ConfigError, DataError, MemoryBudgetError
 from graphweft.data.dataset import Dataset, training_labels
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.batch import Batch
 from graphweft.loader.group_loader import GroupLoader
 from graphweft.loader.groups import group_bytes, kept_bytes, parts_within
 from graphweft.loader.hubs import Hubs, pin_hubs
+from graphweft.loader.neighbours import BroughtSizes, Neighbours
 from graphweft.loader.parts import MemoryParts, PartSource
 from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.typed_stack import TypedStack
@@ -41,10 +42,12 @@ from graphweft.train.needs import RunBudget, trimmed
 from graphweft.train.options import check_macro
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
+from graphweft.train.scratch import NoRoomError, Scratch
 from graphweft.train.settle import Features
 from graphweft.train.setup import Setup
 from graphweft.train.stored_needs import fit_groups, least_beside, least_told, predicted_bytes
 
+_PAGES = 16  # one in so many bytes of the budget is for pages of neighbours that wait for the disk
 _FEW = 0.8  # share of a relation's edges below which a run says so
 _NO_EDGES = ("edge_weight", "edge_features")
 
@@ -124,6 +127,7 @@ class Grouped(OnGroups):
         group: Parts of a group.
         is_asked: Whether these are as many as the user said.
         in_memory: Whether evaluation reads the structure in memory.
+        neighbours: What each part brings into its groups, or None.
         inference: What evaluates.
 
     Raises: ConfigError for options that do not fit, MemoryBudgetError for too little memory.
@@ -144,7 +148,17 @@ class Grouped(OnGroups):
         hubs = 0 if macro is None or macro.hubs is None else memory_bytes(macro.hubs, "hubs")
         self.is_asked = _asked(macro) is not None
         beside = _beside(model, ds, self.fanouts, setup.drawn.batch_size, memory)
-        self._source, self._row_ids, self.group = _parts_of(ds, setup.x, macro, memory, hubs, beside)
+        self._source, self._row_ids = _source_of(ds, setup.x, macro)
+        count_of = partial(_count_of, self._source, ds, macro, memory, hubs, beside)
+        self.neighbours: Neighbours | None = None
+        if macro is not None and macro.neighbours:
+            try:
+                count_of(None)
+            except MemoryBudgetError:  # finding neighbours takes less than groups without any
+                count_of(BroughtSizes.estimated(self._source, macro.neighbours))
+                raise
+            self.neighbours = self._brought(macro.neighbours, setup)
+        self.group = count_of(None if self.neighbours is None else self.neighbours.sizes)
         self._inputs: tuple[Any, EdgeInputs | None] = (None, None)
         self.hubs = self._pinned(hubs) if hubs else None
         self._reuse, self._keep = (1, 0) if macro is None else (macro.reuse, macro.keep)
@@ -159,13 +173,13 @@ class Grouped(OnGroups):
 
     def _load(self) -> tuple[AnyLoader, MacroRun | None]:
         """The loader over the training rows."""
-        seeds = torch.unique(self._row_ids[self.rows["train"]], sorted=True)
         loader = GroupLoader(
-            *(self._source, seeds, self.fanouts, self.drawn.batch_size, True, self.seed),
+            *(self._source, self._seeds(), self.fanouts, self.drawn.batch_size, True, self.seed),
             count=self.group,
             hubs=self.hubs,
             reuse=self._reuse,
             keep=self._keep,
+            neighbours=self.neighbours,
         )
         return loader, None
 
@@ -185,10 +199,27 @@ class Grouped(OnGroups):
         """Holds no group."""
         self._inputs, self._labels = (None, None), self.ds.y[:0]
 
+    def _seeds(self) -> Tensor:
+        """The training rows in the numbers of the source, ascending."""
+        found: Tensor = torch.unique(self._row_ids[self.rows["train"]], sorted=True)
+        return found
+
     def _pinned(self, budget: int) -> Hubs:
         """The most influential nodes for the training rows, as many steps away as there are layers."""
-        seeds = torch.unique(self._row_ids[self.rows["train"]], sorted=True)
-        return pin_hubs(self._source, seeds, len(self.fanouts), budget, _label_bytes(self.ds))
+        return pin_hubs(self._source, self._seeds(), len(self.fanouts), budget, _label_bytes(self.ds))
+
+    def _brought(self, share: float, setup: Setup) -> Neighbours:
+        """What each part brings; of a store it lies in a temporary file. Raises: DataError for a full disk."""
+        steps = len(self.fanouts)
+        if not isinstance(self.ds, StoredDataset):
+            return Neighbours(self._source, self._seeds(), steps, share)
+        room = partial(Scratch, setup.scratch, memory_bytes(setup.memory) // _PAGES)
+        try:
+            return Neighbours(self._source, self._seeds(), steps, share, room)
+        except NoRoomError as failure:
+            raise DataError(
+                f"neighbours: expected room on the disk for what parts bring, got: {failure.__cause__}"
+            ) from None
 
     def step(self) -> Tensor:
         """One epoch, or the rest of one; the mean of its losses before their updates, shape ()."""
@@ -209,7 +240,12 @@ class Grouped(OnGroups):
             return times
         assert isinstance(loader, GroupLoader)  # as loaded
         groups = {group.number: group.parts for group in loader.plan(loader.epoch - 1)}
-        needed = sum(_read_bytes(self.ds, part) for parts in groups.values() for part in parts)
+        brought = None if self.neighbours is None else self.neighbours.sizes.nbytes
+        needed = sum(
+            _read_bytes(self.ds, part) + (0 if brought is None else int(brought[part]))
+            for parts in groups.values()
+            for part in parts
+        )
         counts = {"bytes_needed": needed, "bytes_read": nbytes, "read_requests": requests}
         return {**{name: float(count) for name, count in counts.items()}, **times}
 
@@ -225,7 +261,9 @@ class Grouped(OnGroups):
         few = "" if names is None else f", of {' '.join(names.relations[there[shares.argmin()]])} {shares.min():.0%}"
         kept, parts = edges[1].sum() / edges[0].sum(), len(self._source.bounds) - 1
         text = f"groups of {self.group} of {parts} parts keep {kept:.0%} of the edges{few}: accuracy may be lower"
-        return (f"{text} than in memory; mode mini keeps all edges, macro hubs:SIZE or larger groups keep more",)
+        return (
+            f"{text} than in memory; mode mini keeps all edges, macro neighbours:1, hubs:SIZE or larger groups more",
+        )
 
     def _counts(self) -> tuple[int, int, float, float]:
         """Bytes, requests, seconds of reading and of waiting so far."""
@@ -265,6 +303,8 @@ class Grouped(OnGroups):
         drawn = {"drawn": list(self.fanouts), "batch_size": self.loader.batch_size}
         if self.hubs is not None:
             drawn["hubs"] = len(self.hubs.ids)
+        if self.neighbours is not None:
+            drawn["neighbours"] = self.neighbours.share
         if self._reuse > 1:
             drawn["reuse"] = self._reuse
         if self._keep:
@@ -303,30 +343,52 @@ class Grouped(OnGroups):
         return self.target.loss(logits, self._labels)
 
 
-def _parts_of(
-    ds: Dataset, x: Features, macro: Macro | None, memory: int | str | None, hubs: int, beside: Callable[[int], int]
-) -> tuple[PartSource, Tensor, int]:
-    """The parts, the ids in them of the rows of labels, and how many parts make a group. Raises: ConfigError."""
-    asked, keep = _asked(macro), 0 if macro is None else macro.keep
+def _source_of(ds: Dataset, x: Features, macro: Macro | None) -> tuple[PartSource, Tensor]:
+    """The parts, and the ids in them of the rows of labels. Raises: ConfigError."""
+    asked = _asked(macro)
     if isinstance(ds, StoredDataset):
-        budget, parts = memory_bytes(memory), len(ds.store)
-        if asked is None:
-            told = (lambda least: least) if memory is None else least_told
-            return ds.store, ds.row_ids, parts_within(ds.store, budget, _label_bytes(ds), hubs, keep, beside, told)
-        if isinstance(asked, Parts) or asked[1] != parts:
+        parts = len(ds.store)
+        if isinstance(asked, Parts) or (asked is not None and asked[1] != parts):
             raise ConfigError(f"macro: expected parts:B/{parts} for a store of {parts} parts, got {_shown(asked)}")
-        more = beside(asked[0])
-        _check_budget(ds.store, asked[0], budget if memory is not None else None, ds, hubs, keep, more)
-        return ds.store, ds.row_ids, asked[0]
+        return ds.store, ds.row_ids
     if asked is None:
         raise ConfigError("macro: expected parts:B/P with mode macro on a dataset in memory, got None")
     if isinstance(asked, Parts):
-        part, parts, count = asked.part, asked.k, asked.count
+        part, parts = asked.part, asked.k
     else:
-        (count, parts), part = asked, partition(ds.graph, asked[1], labels=training_labels(ds)).part
+        parts, part = asked[1], partition(ds.graph, asked[1], labels=training_labels(ds)).part
     source = MemoryParts(ds.graph, x, ds.y, part, parts)
-    _check_budget(source, count, None if memory is None else memory_bytes(memory), ds, hubs, keep)
-    return source, torch.from_numpy(source.new_id), count
+    return source, torch.from_numpy(source.new_id)
+
+
+def _count_of(
+    source: PartSource,
+    ds: Dataset,
+    macro: Macro | None,
+    memory: int | str | None,
+    hubs: int,
+    beside: Callable[[int], int],
+    brought: BroughtSizes | None,
+) -> int:
+    """How many parts make a group. Raises: MemoryBudgetError."""
+    asked, keep, labels = _asked(macro), 0 if macro is None else macro.keep, _label_bytes(ds)
+    if asked is None:
+        told = (lambda least: least) if memory is None else least_told
+        return parts_within(source, memory_bytes(memory), labels, hubs, keep, beside, told, brought)
+    count = asked.count if isinstance(asked, Parts) else asked[0]
+    if memory is None:
+        return count
+    budget, more = memory_bytes(memory), beside(count)
+    held = 0 if brought is None or isinstance(ds, StoredDataset) else int(brought.nbytes.sum())
+    needed = group_bytes(source, count, labels, hubs, keep, brought) + more + held
+    if needed > budget:
+        needed = least_told(needed) if more else needed
+        text = (
+            f"memory: expected at least {shown_bytes(needed)} for groups of {count} parts, got {shown_bytes(budget)}; "
+            "without macro as many parts are taken as fit"
+        )
+        raise MemoryBudgetError(text, needed)
+    return count
 
 
 def _beside(
@@ -357,20 +419,6 @@ def _asked(macro: Macro | None) -> tuple[int, int] | Parts | None:
 
 def _shown(asked: tuple[int, int] | Parts) -> str:
     return "Parts" if isinstance(asked, Parts) else f"parts:{asked[0]}/{asked[1]}"
-
-
-def _check_budget(
-    source: PartSource, count: int, budget: int | None, ds: Dataset, hubs: int, keep: int, more: int = 0
-) -> None:
-    """Raises: MemoryBudgetError naming the least that would do."""
-    needed = group_bytes(source, count, _label_bytes(ds), hubs, keep) + more
-    if budget is not None and needed > budget:
-        needed = least_told(needed) if more else needed
-        text = (
-            f"memory: expected at least {shown_bytes(needed)} for groups of {count} parts, got {shown_bytes(budget)}; "
-            "without macro as many parts are taken as fit"
-        )
-        raise MemoryBudgetError(text, needed)
 
 
 def _read_bytes(ds: StoredDataset, part: int) -> int:

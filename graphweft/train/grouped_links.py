@@ -53,7 +53,7 @@ class GroupedLinks(OnGroups, LinkTask):
         check_link(setup.drawn._replace(macro=None))
         given, self._x = _checked(model, ds), setup.x
         assert isinstance(model, Stack)  # as was checked
-        self._source, self._keep, self.hubs = given, 0 if macro is None else macro.keep, None
+        self._source, self._keep = given, 0 if macro is None else macro.keep
         self.fanouts = fitting_fanouts(model, setup.drawn.fanouts)
         beside = partial(least_beside_links, model, given, self.fanouts, setup.drawn.batch_size)
         self.group, self.is_asked = _count(given, macro, memory, beside), macro is not None and macro.stages is not None
@@ -198,10 +198,10 @@ def _checked(model: nn.Module, ds: Any) -> Store:
 
 
 def _count(store: Store, macro: Macro | None, memory: int | str | None, beside: Callable[[int], int]) -> int:
-    """Parts of a group. Raises: ConfigError for other stages, hubs, reuse, or too little memory."""
+    """Parts of a group. Raises: ConfigError for other stages, hubs, reuse, neighbours, or too little memory."""
     parts, budget = len(store), memory_bytes(memory)
-    if macro is not None and (macro.hubs is not None or macro.reuse > 1):
-        raise ConfigError("task=link cannot be combined with hubs or reuse")
+    if macro is not None and (macro.hubs is not None or macro.reuse > 1 or macro.neighbours):
+        raise ConfigError("task=link cannot be combined with hubs, reuse or neighbours")
     if macro is not None and not isinstance(macro.stages, str | None):
         raise ConfigError(f"macro: expected parts:B/{parts} for a store of {parts} parts, got {macro.stages!r:.60}")
     keep = 0 if macro is None else macro.keep

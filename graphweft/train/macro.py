@@ -21,7 +21,15 @@ from graphweft.sample.stages import LargeBatch, Parts, Stage, Whole
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.memory_size import memory_bytes
 from graphweft.train.historical import Historical
-from graphweft.train.options import MOST_REUSE, check_integer, check_macro, check_quality, split_macro
+from graphweft.train.options import (
+    MOST_REUSE,
+    MacroText,
+    check_integer,
+    check_macro,
+    check_neighbours,
+    check_quality,
+    split_macro,
+)
 from graphweft.train.quality import Quality, Setting, adapt, assess, mean
 from graphweft.train.target import Target
 
@@ -36,8 +44,8 @@ class Macro:
 
     Attributes:
         stages: "large:SHARE" (large-batch sampling, e.g. "large:1/8"), "parts:B/P" (B of P parts that GAP makes of the
-            graph by the classes of the training nodes), or stages; with "+hubs:SIZE" also the hubs. None: for mode
-            "macro" as many parts as fit.
+            graph by the classes of the training nodes), or stages; with "+hubs:SIZE" also the hubs, and so on. None:
+            for mode "macro" as many parts as fit.
         ahead: Draw a macro-batch's batches before its features are read, and read only what they touch.
         refresh: For parts: epochs between computing all hidden rows anew; 0: only before the first epoch.
         quality: Relative error of sampled gradients to stay under; measured on a few seeds an epoch, and settings are
@@ -48,6 +56,8 @@ class Macro:
             with other draws each time. An epoch has so many times the batches, for the same bytes read.
         keep: For mode "macro": parts that stay in memory from an epoch to the next and are not read again there, at
             most half of all; other ones each time. The memory holds them beside the two groups.
+        neighbours: For mode "macro": with a part come at most so many times its nodes of other parts, those that its
+            training nodes read most; 0: none. Not with hubs.
 
     Raises: ConfigError.
     """
@@ -59,24 +69,22 @@ class Macro:
     hubs: int | str | None = None
     reuse: int = 1
     keep: int = 0
+    neighbours: float = 0.0
 
     def __post_init__(self) -> None:
         if isinstance(self.stages, str):
             told = split_macro(self.stages)
             object.__setattr__(self, "stages", told.stages)
-            if told.hubs is not None:
-                object.__setattr__(self, "hubs", told.hubs)
-            if told.reuse != 1:
-                object.__setattr__(self, "reuse", told.reuse)
-            if told.keep:
-                object.__setattr__(self, "keep", told.keep)
+            for name in told.given():
+                object.__setattr__(self, name, getattr(told, name))
         check_integer("reuse", self.reuse, 1, MOST_REUSE)
         check_integer("keep", self.keep, 0)
         if self.hubs is not None:
             memory_bytes(self.hubs, "hubs")
+        check_neighbours(self.neighbours, self.hubs)
         if isinstance(self.stages, str):
             check_macro(self.stages)
-        elif self.stages is not None or (self.hubs is None and self.reuse == 1 and not self.keep):
+        elif self.stages is not None or not self._of_groups():
             several = self.stages if isinstance(self.stages, Sequence) else [self.stages]
             wrong = [type(stage).__name__ for stage in several if not isinstance(stage, LargeBatch | Parts | Whole)]
             if wrong or not several:
@@ -85,11 +93,14 @@ class Macro:
         if self.quality is not None:
             check_quality(self.quality)
 
+    def _of_groups(self) -> list[str]:
+        """What was asked for of groups of mode "macro"."""
+        return MacroText(None, None if self.hubs is None else "", self.reuse, self.keep, self.neighbours).given()
+
     def made(self, ds: Dataset) -> list[Stage]:
         """The stages for a dataset."""
-        for name, is_given in (("hubs", self.hubs is not None), ("reuse", self.reuse > 1), ("keep", self.keep > 0)):
-            if is_given:
-                raise ConfigError(f"macro: {name} cannot be combined with mode=mini; it is for groups of mode macro")
+        for name in self._of_groups():
+            raise ConfigError(f"macro: {name} cannot be combined with mode=mini; it is for groups of mode macro")
         given: Any = self.stages
         if not isinstance(given, str):
             return list(given) if isinstance(given, Sequence) else [given]

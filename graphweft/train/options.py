@@ -7,6 +7,7 @@ Comes in: a value from a user. Goes out: nothing, or a ConfigError. Called by th
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -48,6 +49,7 @@ NODE_ORDERS = ("auto", "given", "neighbours")
 RANK_REDUCE = ("any", "ordered")
 HALO = ("exact", "bf16", "int8", "stale", "sampled")
 LAST = "last.pt"  # the last checkpoint, in a run folder
+MOST_NEIGHBOURS = 16  # times a part's nodes
 MOST_REUSE = 4  # times that a group of parts is gone through; Hanoi's bound
 SAMPLERS = ("neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs")
 
@@ -176,12 +178,21 @@ class MacroText(NamedTuple):
         hubs: Bytes of the nodes that are in all of them, or None.
         reuse: How often each is gone through.
         keep: Parts that stay in memory from an epoch to the next.
+        neighbours: Share of a part's nodes of which as many others come with it.
     """
 
     stages: str | None
     hubs: str | None = None
     reuse: int = 1
     keep: int = 0
+    neighbours: float = 0.0
+
+    def given(self) -> list[str]:
+        """What was asked for besides stages."""
+        return [name for name, value in self._asdict().items() if name != "stages" and value != _UNASKED[name]]
+
+
+_UNASKED = MacroText._field_defaults
 
 
 def split_macro(text: str) -> MacroText:
@@ -189,22 +200,25 @@ def split_macro(text: str) -> MacroText:
 
     Example:
         >>> tuple(split_macro("parts:2/8+hubs:64MB")), tuple(split_macro("hubs:1GB+reuse:2"))
-        (('parts:2/8', '64MB', 1, 0), (None, '1GB', 2, 0))
+        (('parts:2/8', '64MB', 1, 0, 0.0), (None, '1GB', 2, 0, 0.0))
     """
     found: dict[str, str] = {}
     stages: list[str] = []
     for piece in text.split("+"):
         name, colon, value = piece.partition(":")
-        if name in ("hubs", "reuse", "keep") and colon and name not in found:
+        if name in _UNASKED and colon and name not in found:
             found[name] = value
         else:
             stages.append(piece)
-    reuse, keep = found.get("reuse", "1"), found.get("keep", "0")
+    reuse, keep, share = found.get("reuse", "1"), found.get("keep", "0"), found.get("neighbours", "0")
     if not (reuse.isascii() and reuse.isdigit()):
         raise ConfigError(f"macro: expected reuse:N with N from 1 to {MOST_REUSE}, got {text!r}")
     if not (keep.isascii() and keep.isdigit()):
         raise ConfigError(f"macro: expected keep:N with a number of parts, got {text!r}")
-    return MacroText("+".join(stages) if stages else None, found.get("hubs"), int(reuse[:10]), int(keep[:10]))
+    if not re.fullmatch(r"[0-9]+(\.[0-9]*)?", share, re.ASCII):
+        raise ConfigError(f"macro: expected neighbours:SHARE with a share of a part's nodes, got {text!r}")
+    given = (found.get("hubs"), int(reuse[:10]), int(keep[:10]), float(share[:40]))
+    return MacroText("+".join(stages) if stages else None, *given)
 
 
 def check_macro_text(text: Any) -> None:
@@ -215,15 +229,23 @@ def check_macro_text(text: Any) -> None:
 
 def check_macro_of(mode: str, text: str) -> None:
     """Macro-batches as text are those of a mode. Raises: ConfigError."""
-    stages, hubs, reuse, keep = split_macro(text)
+    told = split_macro(text)
+    stages, hubs, reuse, *_ = told
     if stages is not None and check_macro(stages)[0] != "parts" and mode == "macro":
         raise ConfigError(f"macro: expected parts:A/B with mode macro, got {text!r}; large:A/B goes with mode mini")
     check_integer("reuse", reuse, 1, MOST_REUSE)
-    for name, given in (("hubs", hubs is not None), ("reuse", reuse > 1), ("keep", keep > 0)):
-        if given and mode != "macro":
-            raise ConfigError(f"macro: {name} cannot be combined with mode={mode}; it is for groups of mode macro")
+    for name in told.given() if mode != "macro" else ():
+        raise ConfigError(f"macro: {name} cannot be combined with mode={mode}; it is for groups of mode macro")
+    check_neighbours(told.neighbours, hubs)
     if hubs is not None:
         memory_bytes(hubs, "hubs")
+
+
+def check_neighbours(share: Any, hubs: Any) -> None:
+    """A share of a part's nodes that come with it; hubs are in every group anyway. Raises: ConfigError."""
+    check_number("neighbours", share, least=0.0, most=MOST_NEIGHBOURS)
+    if share and hubs is not None:
+        raise ConfigError(f"macro: hubs={hubs} cannot be combined with neighbours={share:g}")
 
 
 def check_macro(text: Any) -> tuple[str, int, int]:

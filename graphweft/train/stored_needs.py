@@ -417,7 +417,7 @@ def stored_bytes(ds: StoredDataset) -> int:
 
 def _largest(loader: GroupLoader) -> tuple[PlannedGroup, float]:
     """The group of the first epoch with the largest batch, and by how much a group of the largest parts is larger."""
-    sizes = part_bytes(loader.source)
+    sizes = loader.part_sizes()
     groups = loader.plan(0)
     found = max(groups, key=lambda g: (min(len(g.nodes), loader.batch_size), int(sizes[list(g.parts)].sum())))
     most, own = int(np.sort(sizes)[-loader.count :].sum()), int(sizes[list(found.parts)].sum())
@@ -429,7 +429,7 @@ def _rehearse(steps: Any, planned: PlannedGroup) -> Rehearsed:
     loader: GroupLoader = steps.loader
     POOL.trim()
     before = own_bytes()
-    reading, group = grown_while(functools.partial(read_group, loader.source, planned.parts, steps.hubs))
+    reading, group = grown_while(functools.partial(read_group, loader.source, planned.parts, loader.extra))
     POOL.trim()
     alone = max(own_bytes() - before, 0)
     preparing, _ = grown_while(functools.partial(loader.ready, planned, group))

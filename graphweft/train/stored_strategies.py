@@ -11,7 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -21,6 +22,7 @@ from graphweft.data.dataset import Dataset
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.group_loader import GroupLoader
 from graphweft.loader.groups import group_bytes, parts_within, read_group
+from graphweft.loader.neighbours import BroughtSizes
 from graphweft.runtime.machine import Machine
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.train.needs import Needs
@@ -28,6 +30,22 @@ from graphweft.train.options import USUAL_BATCH, MacroText, check_macro, split_m
 from graphweft.train.plan import GraphStatistics, Plan, Strategy, choose
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.tiles import TILE_SHARE
+
+
+class StoredNeeds(NamedTuple):
+    """What a mode needs of memory and of the disk.
+
+    Attributes:
+        needs: Memory of the run; None where it is not known.
+        group: Parts of a group; 0 in mode "mini".
+        rows: How rows of features come.
+        brought: Bytes that an epoch reads of neighbours of parts.
+    """
+
+    needs: Needs | None
+    group: int
+    rows: str
+    brought: int
 
 
 def stored_plan(
@@ -41,62 +59,80 @@ def stored_plan(
     price: Callable[[Dataset], Strategy] | None = None,
     fanouts: Sequence[int] | None = None,
     batch_size: int = USUAL_BATCH,
-    measured: Callable[[str], tuple[Needs, int, str]] | None = None,
+    measured: Callable[[str], StoredNeeds] | None = None,
 ) -> Plan:
     """Groups of parts, as mode "auto" takes them, or another mode that was asked for.
 
-    ``measured``: tells the memory of a mode within the budget, the parts of a group, and how rows come; None without a
-    budget.
+    ``measured``: tells what a mode needs within the budget; None without a budget.
 
     Raises: ConfigError for a mode that reads no store, MemoryBudgetError for too small a budget.
     """
-    if mode == "full":
-        raise ConfigError(
-            "mode: expected macro, mini or auto for a store, got full; gw.load(path) reads it into memory"
-        )
-    if ranks > 1:
-        raise ConfigError(f"ranks={ranks} cannot be combined with a store; gw.load(path) reads it into memory")
+    _check(mode, ranks)
     store, budget = ds.store, memory_bytes(memory)
     item = ds.y.element_size() * (ds.y.shape[1] if ds.y.dim() == 2 else 1)
-    stages, pinned, reuse, keep = MacroText(None) if macro is None else split_macro(macro)
+    told = MacroText(None) if macro is None else split_macro(macro)
+    stages, pinned, _, keep, share = told
     hubs = 0 if pinned is None else memory_bytes(pinned, "hubs")
-    weights = sum(p.nbytes for p in model.parameters())
-    needs, count, rows = (None, 0, "from disk") if measured is None else measured("mini" if mode == "mini" else "macro")
+    sizes = BroughtSizes.estimated(store, share) if share else None
+    unknown = StoredNeeds(None, 0, "from disk", int(share * store.nbytes))  # as if neighbours had as many in-edges
+    needs, count, rows, brought = unknown if measured is None else measured("mini" if mode == "mini" else "macro")
     if mode == "mini":
         count = 1 if stages is None else check_macro(stages)[1]
     elif measured is None:
-        count = parts_within(store, budget, item, hubs, keep) if stages is None else check_macro(stages)[1]
-    groups = Needs(batches=group_bytes(store, count, item, hubs, keep), parameters=6 * weights)
-    groups = groups if needs is None or mode == "mini" else needs
+        fitting = partial(parts_within, store, budget, item, hubs, keep, brought=sizes)
+        count = fitting() if stages is None else check_macro(stages)[1]
+    groups = Needs(
+        batches=group_bytes(store, count, item, hubs, keep, sizes),
+        parameters=6 * sum(p.nbytes for p in model.parameters()),
+    )
     strategies = [
         Strategy("full", refused="holds the graph in memory; gw.load(path) reads a store into memory"),
         Strategy(
             "macro",
-            f"groups of {count} of {len(store)} parts"
-            + (f" and hubs of {shown_bytes(hubs)}" if hubs else "")
-            + (f", each gone through {reuse} times" if reuse > 1 else "")
-            + (f", {keep} parts kept between epochs" if keep else ""),
-            needs=groups,
-            disk=store.nbytes,
+            _words(f"groups of {count} of {len(store)} parts", told, hubs, brought),
+            needs=groups if needs is None or mode == "mini" else needs,
+            disk=store.nbytes + brought,
         ),
         Strategy("mini", f"structure in memory, rows of features {rows}", needs=needs if mode == "mini" else None),
     ]
     priced: Strategy | None = None
     if price is not None and mode != "mini" and store.types is None and store.num_features and ds.train_idx.numel():
         most = min(budget // TILE_SHARE, _whole_part(model, ds))
-        given = {"count": count, "keep": keep, "reuse": reuse}
-        priced = _priced(strategies[1], ds, price, fitting_fanouts(model, fanouts), batch_size, given, most)
+        given = {"count": count, "keep": keep, "reuse": told.reuse}
+        drawn = (fitting_fanouts(model, fanouts), batch_size, given, most, 1 + brought / max(store.nbytes, 1))
+        priced = _priced(strategies[1], ds, price, *drawn)
         priced = replace(priced, needs=needs or priced.needs)
         strategies[1] = replace(strategies[1], seconds=priced.seconds)
     if mode == "mini":
         strategies[1] = Strategy("macro", strategies[1].batches, refused="mode mini was asked for")
-    width, edges = store.num_features, store.manifest.num_edges
+    edges = store.manifest.num_edges
     split = (ds.train_idx.numel(), ds.val_idx.numel(), ds.test_idx.numel())
     mean = round(edges / max(store.num_nodes, 1))
-    known = GraphStatistics(ds.name, store.num_nodes, edges, (mean,), width, 1.0, ds.num_classes, split)
+    known = GraphStatistics(ds.name, store.num_nodes, edges, (mean,), store.num_features, 1.0, ds.num_classes, split)
     plan = choose(strategies, known, budget, str(machine), "gw.explain(model, graph, x) on a part")
     # without a budget groups take as much as that of them is, and steps come on top
     return replace(plan, strategy=priced) if priced is not None and plan.mode == "macro" else plan
+
+
+def _check(mode: str, ranks: int) -> None:
+    """Raises: ConfigError for what reads no store."""
+    if mode == "full":
+        raise ConfigError(
+            "mode: expected macro, mini or auto for a store, got full; gw.load(path) reads it into memory"
+        )
+    if ranks > 1:
+        raise ConfigError(f"ranks={ranks} cannot be combined with a store; gw.load(path) reads it into memory")
+
+
+def _words(groups: str, told: MacroText, hubs: int, brought: int) -> str:
+    """How groups are made."""
+    return (
+        groups
+        + (f" and hubs of {shown_bytes(hubs)}" if hubs else "")
+        + (f", with neighbours of {shown_bytes(brought)}" if told.neighbours else "")
+        + (f", each gone through {told.reuse} times" if told.reuse > 1 else "")
+        + (f", {told.keep} parts kept between epochs" if told.keep else "")
+    )
 
 
 def _priced(
@@ -107,8 +143,12 @@ def _priced(
     batch_size: int,
     given: dict[str, Any],
     evaluation: int,
+    slower: float,
 ) -> Strategy:
-    """A strategy with the seconds of an epoch, and the memory of its steps beside the groups."""
+    """A strategy with the seconds of an epoch, and the memory of its steps beside the groups.
+
+    ``slower``: times what a group without neighbours takes to read.
+    """
     store, needs = ds.store, strategy.needs
     assert needs is not None  # groups have been counted
     seeds = torch.unique(ds.row_ids[ds.train_idx], sorted=True)
@@ -117,7 +157,7 @@ def _priced(
     read_group(store, plan[0].parts)
     begun = time.perf_counter()
     group = read_group(store, plan[0].parts)
-    reading = time.perf_counter() - begun
+    reading = slower * (time.perf_counter() - begun)
     rows = group.rows(torch.arange(group.graph.num_nodes))
     one = Dataset(
         ds.name, group.graph, x=rows, y=group.y, train_idx=plan[0].nodes.sort().values, num_classes=ds.num_classes
@@ -149,4 +189,4 @@ def _whole_part(model: nn.Module, ds: StoredDataset) -> int:
     return 3 * 4 * width * edges
 
 
-__all__ = ["stored_plan"]
+__all__ = ["StoredNeeds", "stored_plan"]

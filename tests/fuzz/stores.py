@@ -220,6 +220,8 @@ def run_of(case: dict[str, Any], store: Path, mode: str, memory: int) -> dict[st
     model = getattr(gw.nn, case["model"])(*sizes, num_layers=case["layers"], dropout=case["dropout"], **more)
     options: dict[str, Any] = {"fanouts": (case["fanout"],) * case["layers"], "batch_size": case["batch_size"]}
     options |= {"task": "link"} if links else {}
+    if mode == "macro" and case["neighbours"]:
+        options["macro"] = gw.macro.Macro(None, neighbours=case["neighbours"])
     trainer = Trainer(model, opened, mode=mode, memory=memory, seed=0, **options)
     trainer.fit(2)
     with contextlib.suppress(gw.errors.MemoryBudgetError):  # results for all nodes may be larger than the budget
@@ -240,6 +242,7 @@ def random_run(draw: random.Random, kind: str) -> dict[str, Any]:
         "dropout": draw.choice([0.0, 0.5]),
         "fanout": draw.choice([3, 5, 10]),
         "batch_size": draw.choice([64, 256, 1024]),
+        "neighbours": 0.0 if kind == "links" else draw.choice([0.0, 0.25, 1.0]),
     }
 
 
@@ -358,7 +361,9 @@ def kills(count: int, seed: int, largest: int, what: Sequence[str] = ()) -> int:
             )
 
         def train(out: Path) -> Callable[[], Any]:
-            return lambda: trained(folder / "whole", "macro", 64 << 20, out, 4, "parts:2/8+reuse:2+keep:3")
+            return lambda: trained(
+                folder / "whole", "macro", 64 << 20, out, 4, "parts:2/8+reuse:2+keep:3+neighbours:0.5"
+            )
 
         def mini(out: Path) -> Callable[[], Any]:
             return lambda: trained(folder / "whole", "mini", 64 << 20, out, 4)

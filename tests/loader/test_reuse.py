@@ -104,14 +104,14 @@ def test_the_command_keeps_reuse_with_the_run(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("parts:2/8+reuse:3", ("parts:2/8", None, 3, 0)),
-        ("parts:2/8+reuse:3+hubs:1MB", ("parts:2/8", "1MB", 3, 0)),
-        ("reuse:2", (None, None, 2, 0)),
-        ("parts:2/8+keep:3", ("parts:2/8", None, 1, 3)),
-        ("large:1/8", ("large:1/8", None, 1, 0)),
+        ("parts:2/8+reuse:3", ("parts:2/8", None, 3, 0, 0.0)),
+        ("parts:2/8+reuse:3+hubs:1MB", ("parts:2/8", "1MB", 3, 0, 0.0)),
+        ("reuse:2", (None, None, 2, 0, 0.0)),
+        ("parts:2/8+keep:3", ("parts:2/8", None, 1, 3, 0.0)),
+        ("large:1/8", ("large:1/8", None, 1, 0, 0.0)),
     ],
 )
-def test_texts(text: str, expected: tuple[str | None, str | None, int, int]) -> None:
+def test_texts(text: str, expected: tuple[str | None, str | None, int, int, float]) -> None:
     assert tuple(split_macro(text)) == expected
 
 
