@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import triton.language as tl
 import triton.runtime.interpreter as interpreter
+from cuda.interpreting import quickened
 from cuda.patched import launching
 
 from graphweft.runtime.cuda import jit
@@ -32,8 +32,8 @@ class Faults:
     def seen(self, kind: str, pointers: Any, mask: Any, program: tuple[int, ...]) -> None:
         """One load or store of a block."""
         size = pointers.get_element_ty().primitive_bitwidth // 8
-        live = np.broadcast_to(np.asarray(mask.data).astype(bool), np.shape(pointers.data)).ravel()
-        at = np.asarray(pointers.data).ravel().astype(np.uint64)[live]
+        live = np.broadcast_to(mask.data, pointers.data.shape).astype(bool, copy=False)
+        at = pointers.data.astype(np.uint64, copy=False)[live]
         index = np.searchsorted(self.first, at, side="right").astype(int) - 1
         bad = (index < 0) | (at + np.uint64(max(size, 1)) > self.last[np.maximum(index, 0)])
         if bad.any():
@@ -63,35 +63,16 @@ def shuffled(seed: int) -> Iterator[None]:
         yield
 
 
-class Words:
-    """What Triton replaces in its language while a launch is interpreted, once a launch.
-
-    Triton does it again in every call of a function by a kernel, which took a third of the time of all trials; nothing
-    is put back before the launch ends, so that the second time replaces the same by the same.
-    """
-
-    def __init__(self) -> None:
-        self.replace, self.done = interpreter._patch_lang, set[int]()
-
-    def __call__(self, function: Any) -> Any:
-        found = {id(item) for item in function.__globals__.values() if item is tl or item is tl.core}
-        if found and found <= self.done:
-            return interpreter._LangPatchScope()
-        self.done |= found
-        return self.replace(function)
-
-
 @contextlib.contextmanager
 def watching() -> Iterator[list[Any]]:
     """Inside, every launch is watched; yields the kernels that were launched."""
     builder, launched = interpreter.interpreter_builder, list[Any]()
-    kind, inner, words = type(builder), jit.launch, Words()
+    kind, inner = type(builder), jit.launch
     load, store = kind.create_masked_load, kind.create_masked_store
     faults: list[Faults] = []
 
     def watched(compiled: Any, grid: Any, *arguments: Any, **fixed: Any) -> None:
         launched.append(compiled)
-        words.done.clear()
         given = (*arguments, *fixed.get("through", ()))
         faults.append(Faults([t for t in given if isinstance(t, torch.Tensor)]))
         inner(compiled, grid, *arguments, **fixed)
@@ -105,7 +86,10 @@ def watching() -> Iterator[list[Any]]:
         return store(b, pointers, value, mask, *rest)
 
     with launching(watched) as patch:
-        patch.setattr(interpreter, "_patch_lang", words)
+        words = quickened(patch)
         patch.setattr(kind, "create_masked_load", loads)
         patch.setattr(kind, "create_masked_store", stores)
-        yield launched
+        try:
+            yield launched
+        finally:
+            words.put_back()
