@@ -40,7 +40,7 @@ def test_cases_cover_modes_and_models() -> None:
     assert {case["share"] < 1 for case in cases} == {True, False}
 
 
-@pytest.mark.parametrize("room", [1 << 40, 300 << 20, 1])  # the whole graph is run, or parts, or one part
+@pytest.mark.parametrize("room", [1 << 40, 150 << 20, 1])  # the whole graph is run, or parts, or one part
 @pytest.mark.parametrize("stored", [1, 4])
 def test_the_memory_of_code_that_only_running_shows_grows_with_nodes_and_edges(stored: int, room: int) -> None:
     """A model that holds so many rows of 64 numbers for every edge, and one for every node."""
@@ -54,10 +54,10 @@ def test_the_memory_of_code_that_only_running_shows_grows_with_nodes_and_edges(s
             rows = [torch.ones(graph.num_edges, 64) * self.weight for _ in range(stored)]
             return x * self.weight + sum(r.sum() for r in rows)
 
-    ds = gw.synthetic("arxiv", scale=0.2, seed=0)
+    ds = gw.synthetic("arxiv", scale=0.1, seed=0)
     assert ds.x is not None
     expected = 256 * stored * ds.num_edges + 4 * 128 * ds.num_nodes
     found = evaluation_bytes(Holds(), ds, ds.x, EdgeData(), room).total
     most = expected + 256 * ds.num_edges  # the ones beside their product
-    assert 0.8 * expected <= found <= 2.2 * most + 16e6  # a busy machine measures up to 1.9 times as much
+    assert 0.8 * expected <= found <= 2.2 * most + 8e6  # a busy machine measures up to 1.9 times as much
     assert run_bytes(Holds(), ds, ds.x, EdgeData(), room).total >= 0.8 * expected
