@@ -33,7 +33,7 @@ import scipy.sparse as sp
 import torch
 from built_program import FLAGS, Built, flags_of
 from safetensors.torch import load_file, save_file
-from synth.compile_once import compiled
+from synth.compile_once import Call, all_compiled, reads
 from synth.served import Served
 
 import graphweft as gw
@@ -163,11 +163,13 @@ def built(
     sources += sorted((folder / "support").glob("*.cu"))
     own = [mpi_tool("mpicxx")] if target == "mpi" else command
     more = (*flags, f"-I{HOST}") if target == "cuda" else flags
-    made = []
+    names = {"mpi.h", *(path.name for path in HOST.iterdir())}
+    calls = []
     for source in sources:
-        is_core = source.parent.name == "core"
-        one = [*(command if is_core else own), *(["-x", "c++"] if source.suffix == ".cu" else [])]
-        made.append(str(compiled(objects, one, source, folder, flags_of(source, flags if is_core else more))))
+        is_own = source.parent.name != "core" and reads(source, folder, names)
+        one = [*(own if is_own else command), *(["-x", "c++"] if source.suffix == ".cu" else [])]
+        calls.append(Call(one, source, folder, flags_of(source, more if is_own else flags)))
+    made = map(str, all_compiled(objects, calls))
     switches = [flag for flag in flags if flag.startswith(("-fopenmp", "-fsanitize"))]
     if is_library:
         switches += ["-shared", "-static-libstdc++", "-static-libgcc"]  # its memory is its own

@@ -6,17 +6,21 @@ of all headers that it reads, by the compiler and by the flags that decide what 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 _INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
+_OF_SYSTEM = re.compile(r"^ *# *(?:(?:if|ifdef|ifndef|elif|else|endif)\b.*|include <.*)$", re.M)
+_BY_MODEL = ("model.cpp", "attention", "heads.")  # sources that are others for every model
 
 
 def read_by(source: Path, include: Sequence[Path]) -> list[Path]:
@@ -32,21 +36,83 @@ def read_by(source: Path, include: Sequence[Path]) -> list[Path]:
     return list(found)
 
 
-def compiled(objects: Path, compiler: Sequence[str], source: Path, folder: Path, flags: Sequence[str]) -> Path:
-    """The object of one source of the program in ``folder``. Raises: AssertionError with what the compiler says."""
-    include = [folder, folder / "support", folder / "include"]
-    content = b"\0".join(path.read_bytes() for path in read_by(source, include))
+def folders_of(folder: Path) -> list[Path]:
+    """Where the headers of a program are."""
+    return [folder, folder / "support", folder / "include"]
+
+
+def reads(source: Path, folder: Path, names: Collection[str]) -> bool:
+    """Whether a source of the program in ``folder`` reads one of these headers of the system, directly or not."""
+    texts = [path.read_text(encoding="utf-8") for path in read_by(source, folders_of(folder))]
+    return any(f"<{name}>" in text for name in names for text in texts)
+
+
+class Call(NamedTuple):
+    """One call of a compiler: for a source of the program in ``folder``."""
+
+    compiler: Sequence[str]
+    source: Path
+    folder: Path
+    flags: Sequence[str]
+
+
+def all_compiled(objects: Path, calls: Sequence[Call]) -> list[Path]:
+    """The objects of several calls; what another process compiles just now is waited for last."""
+    made = [compiled(objects, *call, waits=False) for call in calls]
+    return [path if path.exists() else compiled(objects, *call) for path, call in zip(made, calls, strict=True)]
+
+
+def compiled(
+    objects: Path, compiler: Sequence[str], source: Path, folder: Path, flags: Sequence[str], waits: bool = True
+) -> Path:
+    """The object of one source of the program in ``folder``; it may not be there yet unless ``waits``.
+
+    Raises: AssertionError with what the compiler says.
+    """
+    include = folders_of(folder)
+    found = read_by(source, include)
+    content = b"\0".join(path.read_bytes() for path in found)
     words = " ".join([Path(compiler[0]).name, *compiler[1:], *sorted(flags)])
     key = hashlib.sha256(content + words.encode()).hexdigest()[:24]
     made = objects / f"{key}.o"
-    with FileLock(objects / f"{key}.lock"):
+    with contextlib.suppress(Timeout), FileLock(objects / f"{key}.lock", timeout=-1 if waits else 0):
         if not made.exists():
             fresh = made.with_suffix(".tmp")
-            command = [*compiler, *flags, *(f"-I{path}" for path in include), "-c", str(source), "-o", str(fresh)]
+            before = _system_headers(objects, compiler, found, flags) if source.name.startswith(_BY_MODEL) else []
+            command = [*compiler, *flags, *before, *(f"-I{path}" for path in include)]
+            command += ["-c", str(source), "-o", str(fresh)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr[:2000]
             fresh.rename(made)
     return made
+
+
+def _parts(text: str) -> Iterator[str]:
+    """The lines of a source that read headers of the system, with the conditions around them."""
+    depth, open_ = 0, list[str]()
+    for line in _OF_SYSTEM.findall(text):
+        open_.append(line)
+        depth += line.lstrip("# ").startswith("if") - line.lstrip("# ").startswith("endif")
+        if depth == 0:
+            if any("include <" in part for part in open_):
+                yield "\n".join(open_)
+            open_ = []
+
+
+def _system_headers(objects: Path, compiler: Sequence[str], found: Sequence[Path], flags: Sequence[str]) -> list[str]:
+    """Flags with which the system's headers that ``found`` read, and no others, come from a file compiled once."""
+    parts = {part for path in found for part in _parts(path.read_text(encoding="utf-8"))}
+    text = "\n".join(sorted(parts))
+    key = hashlib.sha256(" ".join([text, *compiler, *sorted(flags)]).encode()).hexdigest()[:24]
+    header = objects / f"{key}.h"
+    with FileLock(header.with_suffix(".lock")):
+        if not header.exists():
+            fresh = header.with_suffix(".tmp.h")
+            fresh.write_text(text + "\n", encoding="utf-8")
+            command = [*compiler, *flags, "-c", "-x", "c++-header", str(fresh), "-o", f"{header}.gch"]
+            subprocess.run(command, check=True, capture_output=True)
+            fresh.rename(header)
+    return ["-include", str(header)]
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from built_program import FLAGS, Build, Built, flags_of
-from synth.compile_once import compiled
+from synth.compile_once import Call, all_compiled, reads
 
 import graphweft as gw
 from graphweft.runtime.build import find_compiler
@@ -40,19 +40,15 @@ def build(objects: Path) -> Build:
     ) -> Built:
         sources = [*sorted(path for path in folder.glob("*.cpp") if path.name != "cpu_level.cpp"), *more]
         sources += [path for part in ("core", "support") for path in sorted((folder / part).glob("*.cpp"))]
-        own = compiler.command if own_compiler is None else [own_compiler]  # of all but the kernels
-        commands = [compiler.command if source.parent.name == "core" else own for source in sources]
-        commands = [
-            [*command, "-x", "c++"] if source.suffix == ".cu" else command
-            for command, source in zip(commands, sources, strict=True)
-        ]
-        found = tuple(f"-I{path}" for path in include)
-        made = [
-            str(compiled(objects, command, source, folder, (*flags_of(source, flags), *own_flags)))
-            for command, source, own_flags in zip(
-                commands, sources, [() if source.parent.name == "core" else found for source in sources], strict=True
-            )
-        ]
+        own = compiler.command if own_compiler is None else [own_compiler]  # of what reads the headers of it
+        names = {"mpi.h", *(path.name for part in include for path in part.iterdir())}
+        calls = []
+        for source in sources:
+            is_own = source.parent.name != "core" and reads(source, folder, names)
+            command = [*(own if is_own else compiler.command), *(["-x", "c++"] if source.suffix == ".cu" else [])]
+            own_flags = [f"-I{path}" for path in include] if is_own else []
+            calls.append(Call(command, source, folder, (*flags_of(source, flags), *own_flags)))
+        made = map(str, all_compiled(objects, calls))
         train = folder / ("libmodel.so" if is_library else "train")
         switches = [flag for flag in flags if flag.startswith(("-fopenmp", "-fsanitize"))]
         if is_library:
