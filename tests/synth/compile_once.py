@@ -104,14 +104,13 @@ def _system_headers(objects: Path, compiler: Sequence[str], found: Sequence[Path
     parts = {part for path in found for part in _parts(path.read_text(encoding="utf-8"))}
     text = "\n".join(sorted(parts))
     key = hashlib.sha256(" ".join([text, *compiler, *sorted(flags)]).encode()).hexdigest()[:24]
-    header = objects / f"{key}.h"
-    with FileLock(header.with_suffix(".lock")):
-        if not header.exists():
-            fresh = header.with_suffix(".tmp.h")
-            fresh.write_text(text + "\n", encoding="utf-8")
-            command = [*compiler, *flags, "-c", "-x", "c++-header", str(fresh), "-o", f"{header}.gch"]
+    header, made, fresh = (objects / f"{key}{ending}" for ending in (".h", ".h.gch", ".tmp"))
+    with FileLock(objects / f"{key}.lock"):
+        if not made.exists():
+            header.write_text(text + "\n", encoding="utf-8")
+            command = [*compiler, *flags, "-c", "-x", "c++-header", str(header), "-o", str(fresh)]
             subprocess.run(command, check=True, capture_output=True)
-            fresh.rename(header)
+            fresh.rename(made)
     return ["-include", str(header)]
 
 
