@@ -47,7 +47,8 @@ from graphweft.train.link_task import LinkTask, check_link
 from graphweft.train.macro import as_macro
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.mini_needs import fit_into
-from graphweft.train.needs import RunBudget, base_needs, most_bytes
+from graphweft.train.needs import RunBudget, base_needs
+from graphweft.train.needs_by_sizes import sized_needs
 from graphweft.train.option_table import check_drawn, check_given
 from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, check_fanouts
 from graphweft.train.order_choice import order_told
@@ -138,8 +139,9 @@ def make_steps(
     room = (memory, scratch)
     if budget is None or isinstance(given.ds, StoredDataset):
         return _fitted(given, drawn, keep_features, keys, room, budget)
-    first = base_needs(given.ds, given.model, budget), most_bytes(given.ds, given.model)
-    with budget.begun(*first, records=not is_plain(given.model)):
+    base, records = base_needs(given.ds, given.model, budget), not is_plain(given.model)
+    sized = partial(sized_needs, base, given.model, given.ds, given.mode, drawn)
+    with budget.begun(base.data, sized, records):
         return _fitted(given, drawn, keep_features, keys, room, budget)
 
 

@@ -57,6 +57,9 @@ def mini_strategy(mini: MiniBatch, budget: RunBudget, machine: Machine) -> Strat
     needs, prepared, mapped = needs_within(mini, budget)
     count, size = len(mini.loader), mini.loader.batch_size
     drawn = f", fan-outs {','.join(map(str, mini.fanouts))}" if mini.fanouts else ""
+    if mini.drawn.macro is not None:
+        told = mini.drawn.macro.stages
+        drawn += f", macro-batches {told}" if isinstance(told, str) else ", macro-batches"
     seconds: Mapping[str, float] = {}
     if mini.staged_plan() is not None:
         works, walks = mini_works(mini, prepared or None)
