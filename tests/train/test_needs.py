@@ -26,7 +26,7 @@ from graphweft.runtime.footprint import footprint
 from graphweft.runtime.machine import Machine
 from graphweft.runtime.rehearsal import Run, arena_bytes, taken_by_epochs, taken_bytes
 from graphweft.storage.feature import SparseFeatures
-from graphweft.train import full_batch, needs_by_running, steps
+from graphweft.train import full_batch, needs_by_running
 from graphweft.train.full_batch import FullBatch, is_recorded
 from graphweft.train.inference import infer
 from graphweft.train.macro import Macro
@@ -256,32 +256,6 @@ def test_a_run_that_does_not_fit_is_refused_with_a_budget_that_does(ds: Dataset)
     assert len(trainer.fit(2)) == 2
     assert trainer.needs is not None
     assert trainer.needs.total <= caught.value.least + MB
-
-
-@pytest.mark.own_process
-@pytest.mark.parametrize(("kind", "mode"), [("SAGE", "mini"), ("GAT", "mini"), ("GIN", "auto"), ("GCN", "full")])
-def test_a_budget_without_room_for_compiling_is_refused_by_sizes(
-    kind: str, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The least that is named is enough, and not much more than that."""
-    ds = gw.synthetic("pubmed", scale=0.25, seed=0)
-    given: dict[str, Any] = {"mode": mode, **({} if mode == "full" else {"fanouts": (10, 10), "batch_size": 256})}
-    with monkeypatch.context() as patch, pytest.raises(gw.errors.MemoryBudgetError) as caught:
-        patch.setattr(steps, "_fitted", None)  # nothing is made
-        gw.Trainer(_model(kind, ds, 16), ds, memory=data_bytes(ds) + 3 * MB, **given)
-    least = caught.value.least
-    with pytest.raises(gw.errors.MemoryBudgetError):
-        gw.Trainer(_model(kind, ds, 16), ds, memory=int(0.8 * least) - 2 * MB, **given)
-    assert len(gw.Trainer(_model(kind, ds, 16), ds, memory=least, **given).fit(2)) == 2
-
-
-def test_data_that_are_more_than_the_budget_are_refused_by_what_compiling_tells(ds: Dataset) -> None:
-    found = []
-    for memory in (data_bytes(ds) - 2 * MB, data_bytes(ds) + 8 * MB):
-        with pytest.raises(gw.errors.MemoryBudgetError) as caught:
-            gw.Trainer(_model("SAGE", ds), ds, memory=memory)
-        found.append(caught.value.least)
-    assert found[0] == pytest.approx(found[1], rel=0.1)
 
 
 def test_fewer_values_are_kept_where_memory_is_short(ds: Dataset) -> None:
