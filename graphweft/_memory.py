@@ -102,7 +102,7 @@ class Pool:
 
     @contextlib.contextmanager
     def noting(self, found: list[tuple[int, int]]) -> Iterator[None]:
-        """``found`` gets what tensors take in the block: address and size of each region, size 0 once it is free.
+        """``found`` gets the tensors of the block: address and bytes of each, 0 bytes once its region is free.
 
         Not within another such block.
         """
@@ -164,7 +164,7 @@ class Pool:
         self._leases[address] = size
         noted = self._noted
         if noted is not None:
-            noted.append((address, size))
+            noted.append((address, nbytes))
         flat = np.asarray(_Lease(self, address, size, nbytes))
         known = _NUMPY.get(dtype)
         if known is None:  # a dtype that NumPy lacks

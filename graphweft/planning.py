@@ -35,6 +35,7 @@ from graphweft.train.macro import Macro, as_macro
 from graphweft.train.model_input import as_read, opened
 from graphweft.train.needs import RunBudget, budget_of
 from graphweft.train.optimizer import make_optimizer
+from graphweft.train.option_table import check_drawn
 from graphweft.train.options import MODES, USUAL_BATCH, USUAL_RATE, check_choice, check_fanouts, check_integer
 from graphweft.train.plan import Considered, Plan, Strategy
 from graphweft.train.setup import Drawn, Given
@@ -75,7 +76,8 @@ def plan(
         mode: The mode to plan; "auto": the fastest that fits.
         fanouts: For mini-batches, as for :class:`gw.Trainer`.
         batch_size: Likewise.
-        macro: Parts of a group, "parts:B/P", for a store.
+        macro: Parts of a group, "parts:B/P", for a store; for data in memory macro-batches of mode "mini", such as
+            "large:1/8", of which one is made. Their memory is predicted, their seconds are not.
         device: For mode "mini": a device that takes batches, as for :class:`gw.Trainer`; it is started and measured.
         schedule: Likewise, who prepares them.
 
@@ -120,7 +122,8 @@ def plan(
     if is_apart(device):
         on_device(built, device, mode)
     shared = as_schedule(schedule, device, "full") or "auto"  # prices are those of the CPU
-    drawn = Drawn(check_fanouts(fanouts), batch_size or USUAL_BATCH, None, 1, "neighbor", "whole", shared)
+    drawn = Drawn(check_fanouts(fanouts), batch_size or USUAL_BATCH, as_macro(macro), 1, "neighbor", "whole", shared)
+    check_drawn(TrainSpec, mode, {"macro": drawn.macro})
     found = _in_memory(built, ds, memory, profile, drawn, PLANNED if mode == "auto" else (mode,), keep_features, order)
     if ranks > 1:
         found = replace(found, others=(*found.others, _shared(found, ranks)))
@@ -175,7 +178,7 @@ def _in_memory(
     optimizer = make_optimizer(model, "adam", USUAL_RATE, 0.0, "all")
     data = (loop.update(model, optimizer), loop, edge_data_of(model, ds, "use"))
     given = Given(model, ds, *data, "nodes", "auto", ranks, drawn, *order, keep_features=keep_features)
-    budget = budget_of(memory, ds, "full", "nodes", None, ranks)
+    budget = budget_of(memory, ds, "full", "nodes", drawn.macro, ranks)
     with nullcontext() if budget is None else budget.within(), lifted():
         return planned(given, budget, machine, modes)[0]
 

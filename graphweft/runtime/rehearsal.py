@@ -7,6 +7,7 @@ the memory of a run is predicted.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +18,10 @@ from graphweft.ir.elementwise import PIECED
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Value
 from graphweft.passes.work import Sizes
-from graphweft.runtime.footprint import covered, value_bytes
+from graphweft.runtime.footprint import covered, footprint, value_bytes
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plan import Plan
+from graphweft.runtime.tape import arena_sizes
 
 _TILES = 2  # of a layer: with the first one come the rows of all nodes, which the second one lies beside
 _BY_EDGE = {Op.REDUCE, Op.BROADCAST_SRC, Op.BROADCAST_DST}
@@ -46,6 +48,9 @@ class _Addresses(Pool):
 
     def trim(self) -> None:
         """What is free is no longer mapped."""
+        self._unmap_free()
+
+    def _unmap_free(self) -> None:  # nor was it ever: nothing goes back to the system
         self._mapped -= sum(self._sizes.values())
         self._starts.clear()
         self._sizes.clear()
@@ -172,8 +177,31 @@ def taken_bytes(*runs: Run) -> int:
             _take_back(pool, gradients)
         if run not in runs[:place]:
             staying += sum(pool.lend(size)[1] for size in run.stays)
+            if run.is_taped and uses_torch(run.plan):
+                pool.take_back(pool.lend(arena_bytes(run)))
         gradients += _run_beside(run, pool)
     return pool.most - staying
+
+
+def uses_torch(plan: Plan | None) -> bool:
+    """Whether torch computes some of it.
+
+    Its results come beside the pool where nothing is recorded, so that a recorded run fills its interval alone.
+    """
+    return plan is not None and any(map(plan.interprets, (*plan.forward, *plan.backward)))
+
+
+def arena_bytes(run: Run) -> int:
+    """The interval that a recorded run lies in: the first of those that :meth:`Tape.record` tries which it fits."""
+    assert run.plan is not None  # others are not recorded
+    for size in arena_sizes(footprint(run.plan, run.sizes).peak):
+        arena = _Imagined()
+        arena.confine(size)
+        arena.record(True)
+        with contextlib.suppress(MemoryError):
+            _run(run.plan, run.sizes, arena, run.loss)
+            return arena.stats().mapped
+    return 0
 
 
 @dataclass(frozen=True)
@@ -284,6 +312,11 @@ def _again(noted: Sequence[tuple[int, int]], pool: _Imagined) -> list[tuple[int,
     return [*held.values()]
 
 
+def larger_regions(noted: Sequence[tuple[int, int]], times: float) -> tuple[tuple[int, int], ...]:
+    """Regions as :meth:`Pool.noting` tells them, so many times as large."""
+    return tuple((address, int(times * size)) for address, size in noted)
+
+
 def _take_back(pool: _Imagined, regions: list[tuple[int, int]]) -> None:
     while regions:
         pool.take_back(regions.pop())
@@ -301,8 +334,9 @@ def _run(plan: Plan, sizes: Sizes, pool: _Imagined, loss: float) -> list[tuple[i
         kept = {*plan.saved} - plan.saved_shapes | {slot for _, slot in plan.outputs}
         for slot in [slot for slot in held if slot not in kept]:
             pool.take_back(held.pop(slot))
-        for _, slot in plan.seeds:
-            held[slot] = pool.lend(max(loss, size[slot]))
+        for name, slot in plan.seeds:  # recorded, the loss's gradient takes the memory of an output that nobody reads
+            over = dict(plan.outputs).get(name) if pool.is_taped and plan.forgets(name) else None
+            held[slot] = held.pop(over) if over in held else pool.lend(max(loss, size[slot]))
         stays = {slot for _, slot in (*plan.outputs, *plan.seeds)}  # the caller holds both
         _calls(plan, plan.backward, size, sizes, pool, held, free, stays)
     gradients = [held.pop(slot) for slot in {*plan.gradients} if slot in held]
@@ -372,4 +406,15 @@ def _beside(value: Value, sizes: Sizes) -> float:
     return 0
 
 
-__all__ = ["Prepared", "Run", "Taken", "Tile", "taken_by_epochs", "taken_by_tiles", "taken_bytes"]
+__all__ = [
+    "Prepared",
+    "Run",
+    "Taken",
+    "Tile",
+    "arena_bytes",
+    "larger_regions",
+    "taken_by_epochs",
+    "taken_by_tiles",
+    "taken_bytes",
+    "uses_torch",
+]

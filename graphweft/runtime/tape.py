@@ -9,7 +9,7 @@ Intermediate tensors live in an arena, a pool of the tape's own, which others ma
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -52,6 +52,11 @@ def pause() -> None:
         _native.recorder.calls.append((PAUSE, ()))
 
 
+def arena_sizes(nbytes: float) -> list[int]:
+    """Sizes of an arena for what lives in ``nbytes`` at once, as they are tried until all of it fits."""
+    return [int(nbytes * _GROWTH**attempt) for attempt in range(_ATTEMPTS)]
+
+
 class Tape:
     """Recorded calls and what they refer to.
 
@@ -78,10 +83,11 @@ class Tape:
         tensors' coming and going allows: ``body`` is tried in a larger one until it fits; with ``nbytes`` None it takes
         what it needs.
         """
-        for attempt in range(_ATTEMPTS):
+        sizes: Sequence[int | None] = [None] * _ATTEMPTS if nbytes is None else arena_sizes(nbytes)
+        for size in sizes:
             arena = Pool()
-            if nbytes is not None:
-                arena.confine(int(nbytes * _GROWTH**attempt))
+            if size is not None:
+                arena.confine(size)
             # what is made on first use is made by the first run; the second is written down
             first, watch = Watch(arena, keeps=False), Watch(arena)
             found = cls._once(body, arena, first) and (first.computed or cls._once(body, arena, watch))

@@ -23,7 +23,16 @@ from graphweft.nn.stack import Stack
 from graphweft.passes.work import Sizes
 from graphweft.runtime.constants import owning
 from graphweft.runtime.footprint import Footprint, footprint, value_bytes
-from graphweft.runtime.rehearsal import Prepared, Run, Taken, Tile, taken_by_epochs, taken_by_tiles, taken_bytes
+from graphweft.runtime.rehearsal import (
+    Prepared,
+    Run,
+    Taken,
+    Tile,
+    larger_regions,
+    taken_by_epochs,
+    taken_by_tiles,
+    taken_bytes,
+)
 from graphweft.runtime.staged import StagedPlan
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import SparseFeatures, alone
@@ -33,6 +42,7 @@ from graphweft.train.inference import USUAL_TILE
 from graphweft.train.macro_needs import macro_taken
 from graphweft.train.needs import Needs, RunBudget, base_needs, dense_bytes, loss_bytes, rehearse, rehearsed
 from graphweft.train.needs_by_running import evaluation_bytes, grown_while, kept_buffers
+from graphweft.train.needs_by_sizes import drawn_bytes
 from graphweft.train.settle import Features
 
 _TILES = (USUAL_TILE // 16, USUAL_TILE // 4, USUAL_TILE)
@@ -40,6 +50,7 @@ _LARGER = 2  # times what the next tile takes at least, of four times as many no
 _SWING = 1.02  # batches differ in size, and only some are drawn:
 _DRAWN_BATCHES, _EPOCHS = 6, 2
 _PARTS = (64, 8)  # of the seeds of a batch, which are trained on before all of them
+_UNLIKE = 2.5  # times what sizes say of a batch: forms of blocks, what passes while it is made, unlike draws
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 
 
@@ -62,6 +73,8 @@ def needs_within(mini: BatchSteps, budget: RunBudget) -> tuple[Needs, list[CoreS
         least = min(taken.most for taken in single.values()) - step
         refreshing = 0 if macro is None else macro.refreshing
         base, evaluation = _with_evaluation(mini, budget, replace(base, batches=least), refreshing)
+        program = base_needs(mini.ds, mini.model, budget).program  # with what evaluates
+        base = replace(base, program=max(base.program, program))
 
     def apart(way: CoreSplit) -> tuple[Needs, Taken]:
         """Where memory is given back before an evaluation, and the other way round."""
@@ -156,9 +169,12 @@ def _has_room(nbytes: float) -> bool:
 def _times_larger(mini: BatchSteps, part: Prepared, times: float, seeds: int) -> float:
     """By how much a batch of ``seeds``, ``times`` as many, is larger than a part of it, whose neighbourhoods overlap.
 
-    It is made to see, where there is room for one that is as much larger.
+    It is made to see, where there is room for one that is as much larger, or for what sizes say of it.
     """
-    if not _has_room(times * (sum(part.held) + sum(part.making))):
+    most = times * (sum(part.held) + sum(part.making))
+    if mini.fanouts:
+        most = min(most, _UNLIKE * drawn_bytes(mini.model, mini.ds, mini.fanouts, seeds))
+    if not _has_room(most):
         return times
     ready, _, _ = rehearse(lambda: mini.loader.make(torch.arange(seeds), 0), lambda batch: None)
     return min(times, ready / max(sum(part.held), 1))
@@ -168,13 +184,8 @@ def _larger(part: Prepared, times: float) -> Prepared:
     """A batch with its step whose tensors are so many times as large."""
     held, making = (tuple(times * size for size in sizes) for sizes in (part.held, part.making))
     step = part.step
-    beside, noted = tuple(times * size for size in step.beside), _larger_regions(step.noted, times)
+    beside, noted = tuple(times * size for size in step.beside), larger_regions(step.noted, times)
     return Prepared(held, making, replace(step, beside=beside, by_torch=times * step.by_torch, noted=noted))
-
-
-def _larger_regions(noted: Sequence[tuple[int, int]], times: float) -> tuple[tuple[int, int], ...]:
-    """Regions as :meth:`Pool.noting` tells them, so many times as large."""
-    return tuple((address, int(times * size)) for address, size in noted)
 
 
 def _tried(mini: BatchSteps, first: int, count: int) -> Prepared:
@@ -259,7 +270,7 @@ def _tried_tile(mini: BatchSteps, model: Stack, ids: Tensor, times: float = 1.0)
     with POOL.noting(drawn):
         block = sampler.sample(ids).blocks[0]
     small = max(heap_bytes() - small, 0)  # with the sampler's own memory
-    noted = _larger_regions(drawn, times)
+    noted = larger_regions(drawn, times)
     model.eval()
     with torch.no_grad():
         layers = [_tile(mini, model, index, block, noted, times) for index in range(len(model.layers))]

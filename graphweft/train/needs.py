@@ -27,7 +27,7 @@ from graphweft.ir.residency import TensorType
 from graphweft.passes.work import Sizes
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.plan import Plan
-from graphweft.runtime.rehearsal import Prepared, Run, taken_bytes
+from graphweft.runtime.rehearsal import Prepared, Run, taken_bytes, uses_torch
 from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.storage.int8_features import Int8Features
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
@@ -37,7 +37,9 @@ from graphweft.train.needs_by_running import grown_while
 
 # Beside what the process has taken when a run is planned: kernels' libraries and threads, recorded calls, objects.
 _TO_COME = 800 << 10
-_PLANNING, _RECORDING = 5 << 20, 16 << 20  # what compiling, or recording, takes before it is known what a run needs
+# What compiling, or recording, takes before it is known what a run needs; and what stays of recording and compiling a
+# user's layers.
+_PLANNING, _RECORDING, RECORDED = 5 << 20, 16 << 20, 12 << 20
 _COPIES = 4  # of each parameter: two moments, the best and the last weights; its gradient is one of a step's values
 _AGAIN = 1.15  # times what was measured, for another measurement
 _ROOM, _SPARE = 1.03, 6 << 20  # times what is predicted, and bytes, that a budget has to leave room for
@@ -194,24 +196,25 @@ class RunBudget:
         if not self.fits(needs):
             raise refusal(needs, self.limit)
 
-    def begun(self, needs: Needs, more: int, records: bool) -> AbstractContextManager[None]:
+    def begun(self, data: int, sized: Callable[[], Needs], records: bool) -> AbstractContextManager[None]:
         """The block in which it is found out what a run takes.
 
-        Where even that is more than there is, a run is refused: at its end by what was found, which is worth the few
-        bytes above the budget, or at once where finding out runs the model's own code.
+        Where even that is more than there is, a run is refused at once by what sizes alone tell. But where the data by
+        themselves are more it is found out nevertheless, unless that runs the model's own code: a better figure is
+        worth the few bytes further above the budget.
 
         Args:
-            needs: What is known before that.
-            more: What it may take at most.
+            data: Bytes of the data.
+            sized: Tells what the run takes, from sizes alone.
             records: Whether the model's own code is recorded and run.
 
         Raises: MemoryBudgetError.
         """
-        if needs.data + self.taken() + (_RECORDING if records else _PLANNING) <= self.limit:
+        if data + self.taken() + (_RECORDING if records else _PLANNING) <= self.limit:
             return nullcontext()
-        if records:
-            raise refusal(replace(needs, step=more), self.limit)
-        return lifted()
+        if data > self.limit and not records:
+            return lifted()
+        raise refusal(sized(), self.limit)
 
     @property
     def floor(self) -> int:
@@ -325,7 +328,10 @@ def full_needs(
     if isinstance(ds.x, SparseFeatures) and any(call.kernel == "sparse_matmul" for call in plans[0].backward):
         structure += ds.x.values.nbytes + ds.x.indices.nbytes + ds.x.indptr.element_size() * ds.x.width
     first, again, last = Run(plans[0], sizes, loss, is_taped=records), Run(plans[0], sizes, loss), Run(plans[1], sizes)
-    steps, both = taken_bytes(first, again), taken_bytes(first, last, again, last)
+    if records and uses_torch(plans[0]):  # one that is not recorded, to measure costs, is over before
+        steps, both = max(taken_bytes(first), taken_bytes(again)), taken_bytes(first, last)
+    else:
+        steps, both = taken_bytes(first, again), taken_bytes(first, last, again, last)
     steps = max(steps, step.making, evaluation.making)  # which is over before the first step
     both = max(steps, both)
     return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)
@@ -409,18 +415,9 @@ def rehearsed(make: Callable[[], Any], train: Callable[[Any], object]) -> Prepar
 
     ready, making, _ = rehearse(noted_batch, noted_step)
     held = dict(made)  # the last note of an address counts; 0 where it is free again
-    small = max(0, ready - sum(held.values()))
+    small = max(0, ready - sum(map(POOL.rounded, held.values())))
     regions = (*filter(None, held.values()), small)
     return Prepared(regions, (making - ready,), Run(beside=(small,), by_torch=by_torch, noted=tuple(trained)))
-
-
-def most_bytes(ds: Dataset, model: nn.Module) -> int:
-    """More than a run on all nodes takes beside data and parameters, from widths alone.
-
-    Every layer's rows with their gradients, and copies of both; scores of edges.
-    """
-    widths = sum(p.shape[-1] for p in model.parameters() if p.dim() >= 2)
-    return 4 * torch.float32.itemsize * (ds.num_nodes * (widths + ds.num_features) + ds.num_edges)
 
 
 def loss_bytes(rows: int, columns: int) -> int:
@@ -430,6 +427,7 @@ def loss_bytes(rows: int, columns: int) -> int:
 
 __all__ = [
     "MARGIN",
+    "RECORDED",
     "UNLIMITED",
     "Needs",
     "RunBudget",
@@ -439,7 +437,6 @@ __all__ = [
     "dense_bytes",
     "full_needs",
     "loss_bytes",
-    "most_bytes",
     "refusal",
     "rehearse",
     "rehearsed",

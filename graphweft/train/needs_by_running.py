@@ -21,6 +21,7 @@ from graphweft._budget import Highest, lifted, own_bytes
 from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset
 from graphweft.graph.graph import Graph
+from graphweft.runtime.rehearsal import Run, larger_regions, taken_bytes
 from graphweft.sample.pieces import Pieces
 from graphweft.storage.feature import SparseFeatures, alone
 from graphweft.storage.gather import gather_rows
@@ -30,7 +31,7 @@ Features = Tensor | SparseFeatures
 T = TypeVar("T")
 _Running = Callable[[Graph, Any, dict[str, Any]], object]
 
-_STRIDES = (16, 5, 2, 1)  # every so many nodes are the parts
+_STRIDES = (16, 8, 4, 2, 1)  # every so many nodes are the parts
 _MOST = 1 << 30  # bytes of a run on the whole graph that is tried: beyond, parts tell enough and take less time
 _TURNS = 2  # of a step and an evaluation, whose memory is not given back in between
 _LOOK = 2e-4  # seconds between two looks at the memory
@@ -49,6 +50,22 @@ class Taken(NamedTuple):
     def total(self) -> int:
         """Both."""
         return self.pool + self.beside
+
+
+class Part(NamedTuple):
+    """What a run on a part of the graph takes.
+
+    Attributes:
+        share: Of the nodes or of the edges, the smaller one.
+        taken: The most bytes, as they were measured.
+        noted: Its regions of the pool, as :meth:`Pool.noting` tells them.
+        forms: Bytes of the pool that it leaves behind, as forms of the graph.
+    """
+
+    share: float
+    taken: Taken
+    noted: tuple[tuple[int, int], ...] = ()
+    forms: int = 0
 
 
 def evaluation_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int) -> Taken:
@@ -90,7 +107,7 @@ def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room:
     """The most that ``run`` takes on the whole graph: measured there, or on parts where that may exceed ``room``."""
     if not ds.num_nodes:
         return Taken(0, 0)
-    found, training = list[tuple[float, Taken]](), model.training
+    found, training = list[Part](), model.training
     with torch.random.fork_rng(devices=[]), kept_buffers(model), lifted():
         for stride in _STRIDES:
             if found and grown(found, 1 / stride, _WORSE).total > (min(room, _MOST) if stride == 1 else room):
@@ -99,20 +116,19 @@ def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room:
             gc.collect()  # what recording and differentiating leave behind refers to itself
     model.train(training)
     POOL.trim()
-    return grown(found, 1.0, _AGAIN if found[-1][0] == 1.0 else _SPARE)
+    return grown(found, 1.0, _AGAIN if found[-1].share == 1.0 else _SPARE)
 
 
-def _on_part(ds: Dataset, x: Features, edges: EdgeData, stride: int, run: _Running) -> tuple[float, Taken]:
-    """Every ``stride``-th node: its share of the nodes or of the edges, the smaller one, and what it takes."""
+def _on_part(ds: Dataset, x: Features, edges: EdgeData, stride: int, run: _Running) -> Part:
+    """Every ``stride``-th node."""
     if stride == 1:
         given = edges.keywords()
-        return 1.0, _measured(lambda rows: run(ds.graph, rows, given), lambda: alone(x))
+        return _measured(lambda rows: run(ds.graph, rows, given), lambda: alone(x))
     nodes = torch.arange(0, ds.num_nodes, stride)
     graph, e_id = _folded(ds.graph, nodes, stride)
     given = edges.of_subgraph(e_id)
-    taken = _measured(lambda rows: run(graph, rows, given), lambda: gather_rows(x, nodes))
-    share = nodes.numel() / ds.num_nodes
-    return min(share, max(graph.num_edges, 1) / max(ds.num_edges, 1)), taken
+    share = min(nodes.numel() / ds.num_nodes, max(graph.num_edges, 1) / max(ds.num_edges, 1))
+    return _measured(lambda rows: run(graph, rows, given), lambda: gather_rows(x, nodes), share)
 
 
 def _folded(graph: Graph, nodes: Tensor, stride: int) -> tuple[Graph, Tensor]:
@@ -134,28 +150,32 @@ def _folded(graph: Graph, nodes: Tensor, stride: int) -> tuple[Graph, Tensor]:
     return part, places if csc.edge_ids is None else csc.edge_ids[places].long()
 
 
-def grown(found: Sequence[tuple[float, Taken]], share: float, spare: float = 1.0) -> Taken:
+def grown(found: Sequence[Part], share: float, spare: float = 1.0) -> Taken:
     """What a share of the graph takes, from what smaller ones took, the largest last, with some to spare.
 
-    It grows from the last two as a straight line, since some of it is the same for all; from one alone in proportion.
+    Regions of the pool grow with the graph. The whole pages that hold them, and gaps, are a good part of what a small
+    graph takes and do not: the grown regions come and go once more in an imagined pool. What is beside the pool grows
+    from the last two as a straight line, since some of it is the same for all; from one alone in proportion.
 
     Example:
-        >>> grown([(0.1, Taken(20, 0)), (0.2, Taken(30, 8))], 1.0), grown([(0.2, Taken(30, 8))], 1.0)
-        (Taken(pool=110, beside=40), Taken(pool=150, beside=40))
+        >>> found = [Part(0.1, Taken(0, 20)), Part(0.2, Taken(1 << 21, 30), ((1, 1 << 20),))]
+        >>> grown(found, 1.0), grown(found[1:], 1.0)
+        (Taken(pool=6291456, beside=110), Taken(pool=6291456, beside=150))
     """
-    (before, fewer), (last, most) = found[-2:] if len(found) > 1 else ((0.0, Taken(0, 0)), found[-1])
+    before, last = found[-2] if len(found) > 1 else Part(0.0, Taken(0, 0)), found[-1]
+    times, pool, large = share / last.share, last.taken.pool, last.taken.beside
+    if times > 1:
+        pool = taken_bytes(Run(noted=larger_regions(last.noted, times))) + round(times * last.forms)
+    in_proportion, more = large / last.share, last.share - before.share
+    slope = min((large - before.taken.beside) / more, in_proportion) if more > 0 else in_proportion
+    return Taken(round(spare * pool), round(spare * (large + max(slope, 0.0) * (share - last.share))))
 
-    def at_share(small: int, large: int) -> int:
-        slope = min((large - small) / (last - before), large / last) if last > before else large / last
-        return round(spare * (large + max(slope, 0.0) * (share - last)))
 
-    return Taken(*map(at_share, fewer, most))
-
-
-def _measured(run: Callable[[Any], object], given: Callable[[], Features]) -> Taken:
+def _measured(run: Callable[[Any], object], given: Callable[[], Features], share: float = 1.0) -> Part:
     """The most that a second run takes, with the forms of the graph that the first one leaves behind.
 
     Each has features of its own, as models may keep others beside them, such as dense ones beside sparse ones.
+    ``share``: of the whole graph, for the result.
     """
     POOL.trim()
     none = POOL.stats().mapped
@@ -163,10 +183,11 @@ def _measured(run: Callable[[Any], object], given: Callable[[], Features]) -> Ta
     POOL.trim()
     forms = POOL.stats().mapped - none
     rows = given()
-    held = POOL.stats().mapped
-    grown, _ = grown_while(lambda: run(rows))
+    held, noted = POOL.stats().mapped, list[tuple[int, int]]()
+    with POOL.noting(noted):
+        grown, _ = grown_while(lambda: run(rows))
     pool = POOL.stats().mapped - held
-    return Taken(pool + forms, max(0, grown - pool))
+    return Part(share, Taken(pool + forms, max(0, grown - pool)), tuple(noted), forms)
 
 
 def grown_while(run: Callable[[], T]) -> tuple[int, T]:
@@ -191,4 +212,4 @@ def grown_while(run: Callable[[], T]) -> tuple[int, T]:
     return max(most, highest.nbytes) - before, found  # the thread may come late on a busy machine
 
 
-__all__ = ["Taken", "evaluation_bytes", "grown", "grown_while", "kept_buffers", "run_bytes"]
+__all__ = ["Part", "Taken", "evaluation_bytes", "grown", "grown_while", "kept_buffers", "run_bytes"]

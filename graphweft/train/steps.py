@@ -41,7 +41,8 @@ from graphweft.train.int8_rules import mode_for_int8
 from graphweft.train.link_task import LinkTask, check_link
 from graphweft.train.macro import as_macro
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.needs import RunBudget, base_needs, most_bytes
+from graphweft.train.needs import RunBudget, base_needs
+from graphweft.train.needs_by_sizes import sized_needs
 from graphweft.train.option_table import check_drawn, check_given
 from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, check_fanouts
 from graphweft.train.order_choice import order_told
@@ -85,8 +86,9 @@ def make_steps(given: Given, budget: RunBudget | None) -> tuple[str, Steps, Prom
     given = given._replace(mode=mode_for_int8(given))
     if budget is None or isinstance(given.ds, StoredDataset):
         return _fitted(given, budget)
-    first = base_needs(given.ds, given.model, budget), most_bytes(given.ds, given.model)
-    with budget.begun(*first, records=not is_plain(given.model)):
+    base, records = base_needs(given.ds, given.model, budget), not is_plain(given.model)
+    sized = partial(sized_needs, base, given.model, given.ds, given.mode, given.drawn)
+    with budget.begun(base.data, sized, records):
         return _fitted(given, budget)
 
 

@@ -53,6 +53,9 @@ def mini_strategy(mini: BatchSteps, budget: RunBudget, machine: Machine) -> Stra
     needs, prepared, mapped = needs_within(mini, budget)
     count, size = len(mini.loader), mini.loader.batch_size
     drawn = f", fan-outs {','.join(map(str, mini.fanouts))}" if mini.fanouts else ""
+    if mini.drawn.macro is not None:
+        told = mini.drawn.macro.stages
+        drawn += f", macro-batches {told}" if isinstance(told, str) else ", macro-batches"
     seconds: Mapping[str, float] = {}
     found = mini.works_in(prepared or mini.loader.tried)
     if found is not None:

@@ -97,7 +97,7 @@ def test_the_account_of_a_batch_is_near_what_it_takes(kind: str, ds: Dataset, mo
     assert held <= making <= 1.25 * measured[1] + MB
     assert held == pytest.approx(measured[0], rel=0.3, abs=MB)
     batch = steps.loader.make(torch.arange(1024), 0)
-    taken = _measured(lambda _: steps.gradients(batch), lambda: torch.empty(0)).total  # of the pool and of the heap
+    taken = _measured(lambda _: steps.gradients(batch), lambda: torch.empty(0)).taken.total  # of pool and heap
     assert 0.6 * taken <= step <= 1.1 * taken + 6 * MB
 
 
@@ -111,6 +111,20 @@ def test_auto_follows_the_plan_and_few_labels_make_batches_faster(ds: Dataset, t
         assert trainer.plan.strategy.seconds == planned.strategy.seconds
         assert [o.strategy.seconds for o in trainer.plan.others] == [o.strategy.seconds for o in planned.others]
         assert gw.plan(_model("GCN", ds), ds).mode == gw.Trainer(_model("GCN", ds), ds, mode="auto").mode == "full"
+
+
+@pytest.mark.parametrize("macro", ["large:1/4", "parts:2/8"])
+def test_the_memory_of_macro_batches_is_planned_as_the_trainer_finds_it(macro: str, ds: Dataset) -> None:
+    given: dict[str, Any] = {"mode": "mini", "memory": "2GB", "fanouts": (5, 5), "batch_size": 256}
+    plan, without = (gw.plan(_model("SAGE", ds), ds, **given, macro=text) for text in (macro, None))
+    trainer = gw.Trainer(_model("SAGE", ds), ds, macro=macro, **given)
+    assert plan.epoch_seconds is None and macro in plan.strategy.batches and macro not in without.strategy.batches
+    planned, plain, found = plan.strategy.needs, without.strategy.needs, trainer.needs
+    assert planned is not None and plain is not None and found is not None
+    assert planned.data == pytest.approx(found.data, rel=0.05) and planned.data > plain.data + MB
+    assert planned.running - planned.program == pytest.approx(found.running - found.program, rel=0.1)
+    with pytest.raises(gw.errors.ConfigError, match=r"^macro: expected mode mini as well, got mode 'full'"):
+        gw.plan(_model("SAGE", ds), ds, mode="full", macro=macro)
 
 
 def test_planning_changes_neither_model_nor_bits(ds: Dataset) -> None:
