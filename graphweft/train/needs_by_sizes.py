@@ -16,12 +16,12 @@ from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset
 from graphweft.nn.stack import Stack
 from graphweft.storage.feature import SparseFeatures
+from graphweft.train.batch_estimate import batch_estimate
 from graphweft.train.full_batch import is_plain
 from graphweft.train.needs import RECORDED, Needs
 from graphweft.train.part_inference import out_width
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.setup import Drawn
-from graphweft.train.stored_needs import batch_estimate
 
 _REAL = 4
 _STRUCTURE = 6  # bytes of an edge: the graph turned around, and what making it takes

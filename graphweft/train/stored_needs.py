@@ -28,12 +28,12 @@ from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.loader.group_loader import GroupLoader, PlannedGroup
 from graphweft.loader.groups import Group, group_bytes, kept_bytes, part_bytes, read_group
 from graphweft.nn.stack import Stack
-from graphweft.nn.typed_stack import TypedStack
 from graphweft.storage.flat_rows import flat_rows_of
 from graphweft.storage.piece_rows import COUNT_BYTES, least_piece_memory, most_piece_memory
 from graphweft.storage.row_cache import NODE_BYTES, least_memory, most_memory
 from graphweft.storage.store import Store
 from graphweft.storage.stored_structure import structure_bytes
+from graphweft.train.batch_estimate import batch_estimate
 from graphweft.train.link_task import MOST_SCORED, RANKED_AMONG
 from graphweft.train.needs import MARGIN, Needs, RunBudget, refusal
 from graphweft.train.needs_by_running import grown_while, kept_buffers
@@ -58,7 +58,6 @@ _TRIED = 2  # of the room of a tile: the one that is tried
 _TRIALS = 4  # of tiles, each smaller than the one before
 _TILES = 4  # times the least tile, before hidden rows are kept in memory
 _MET = 0.9  # times rows of uniform draws: those of a graph with communities or hubs meet more often
-_TYPED, _TYPED_HEADS = 5.5, 18  # times the rows of sources: what a step of a typed layer holds, without heads and with
 _LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known pairs, edges to predict and their order
 SPLITTING = 120  # bytes of an edge while edges are held out, beside the structure
 _PAIR_BYTES = 40  # of an edge afterwards: the training graph, and the edges to predict
@@ -134,36 +133,6 @@ def _beside(model: nn.Module, store: Store, fanouts: Sequence[int], seeds: int, 
 def least_told(estimated: int) -> int:
     """The budget that a refusal by sizes alone names; what is measured afterwards wants more room to spare."""
     return Needs(program=estimated - _UNASKED, measured=True).least
-
-
-class Estimate(NamedTuple):
-    """Of a batch, from sizes: bytes of its step beside rows of features, how many these are, and bytes of ids."""
-
-    step: int
-    rows: int
-    ids: int
-
-
-def batch_estimate(
-    model: nn.Module, width: int, fanouts: Sequence[int], seeds: int, nodes: int, edges: int
-) -> Estimate:
-    """What a batch takes where draws are uniform."""
-    layers = [out_width(layer) for layer in model.layers] if isinstance(model, Stack) else []
-    widths = layers or [max((p.shape[-1] for p in model.parameters() if p.dim() > 1), default=1)] * len(fanouts)
-    heads = max((int(getattr(module, "heads", 0)) for module in model.modules()), default=0)
-    mean, reached, drawn, total = edges / max(nodes, 1), float(seeds), 0.0, 0.0
-    typed = isinstance(model, TypedStack) and embeds(model)
-    inputs = [widths[0] if typed else width, *widths[:-1]]
-    for fanout, out, given in zip(fanouts, reversed(widths), reversed(inputs), strict=False):
-        hop = min(reached * (mean if fanout < 0 else min(fanout, 2 * mean)), float(edges))
-        further = nodes - (nodes - reached) * float(np.exp(-hop / max(nodes, 1)))
-        rows = reached * (2 * given + 4 * out) + further * (given + 2 * (out if heads else 0))
-        if typed:  # which multiplies features first, and computes some of a layer for its sources
-            rows = further * max(given, out) * (_TYPED_HEADS if heads else _TYPED)
-        total += _REAL * rows + hop * (16 + 8 * heads)
-        reached, drawn = further, drawn + hop
-    ids = reached * 3 * _ID + drawn * 2 * _ID
-    return Estimate(int(total + ids), int(reached), int(ids))
 
 
 def _residents(ds: StoredDataset) -> int:
@@ -584,7 +553,6 @@ def _part_bytes(store: Store) -> int:
 
 
 __all__ = [
-    "batch_estimate",
     "check_link_rows",
     "check_rows",
     "fit_groups",

@@ -1,0 +1,53 @@
+"""The memory of a mini-batch from sizes alone, before one is drawn.
+
+Comes in: a model, fanouts, how many seeds, nodes and edges there are. Goes out: :class:`Estimate`. Called by the
+accounts of runs from a store and by those that are made by sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from torch import nn
+
+from graphweft.nn.stack import Stack
+from graphweft.nn.typed_stack import TypedStack
+from graphweft.train.part_inference import embeds, out_width
+
+_REAL, _ID = 4, 8
+_TYPED, _TYPED_HEADS = 5.5, 18  # times the rows of sources: what a step of a typed layer holds, without heads and with
+
+
+class Estimate(NamedTuple):
+    """Of a batch, from sizes: bytes of its step beside rows of features, how many these are, and bytes of ids."""
+
+    step: int
+    rows: int
+    ids: int
+
+
+def batch_estimate(
+    model: nn.Module, width: int, fanouts: Sequence[int], seeds: int, nodes: int, edges: int
+) -> Estimate:
+    """What a batch takes where draws are uniform."""
+    layers = [out_width(layer) for layer in model.layers] if isinstance(model, Stack) else []
+    widths = layers or [max((p.shape[-1] for p in model.parameters() if p.dim() > 1), default=1)] * len(fanouts)
+    heads = max((int(getattr(module, "heads", 0)) for module in model.modules()), default=0)
+    mean, reached, drawn, total = edges / max(nodes, 1), float(seeds), 0.0, 0.0
+    typed = isinstance(model, TypedStack) and embeds(model)
+    inputs = [widths[0] if typed else width, *widths[:-1]]
+    for fanout, out, given in zip(fanouts, reversed(widths), reversed(inputs), strict=False):
+        hop = min(reached * (mean if fanout < 0 else min(fanout, 2 * mean)), float(edges))
+        further = nodes - (nodes - reached) * float(np.exp(-hop / max(nodes, 1)))
+        rows = reached * (2 * given + 4 * out) + further * (given + 2 * (out if heads else 0))
+        if typed:  # which multiplies features first, and computes some of a layer for its sources
+            rows = further * max(given, out) * (_TYPED_HEADS if heads else _TYPED)
+        total += _REAL * rows + hop * (16 + 8 * heads)
+        reached, drawn = further, drawn + hop
+    ids = reached * 3 * _ID + drawn * 2 * _ID
+    return Estimate(int(total + ids), int(reached), int(ids))
+
+
+__all__ = ["Estimate", "batch_estimate"]
