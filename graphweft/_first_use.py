@@ -185,7 +185,7 @@ def compile_all(level: str, folder: Path = _LIB) -> list[str]:
 def _made(wanted: Sequence[Recipe], folder: Path, compiler: Compiler) -> str:
     """Compiles libraries into ``folder``, all their sources at the same time as far as there are processors."""
     names = ", ".join(recipe.name for recipe in wanted)
-    sys.stderr.write(f"graphweft: compiling {names} kernels for this machine, once (about a minute for all)\n")
+    sys.stderr.write(f"graphweft: compiling {names} kernels for this machine, once, which may take a minute\n")
     sys.stderr.flush()
     started = time.perf_counter()
     with ThreadPoolExecutor(usable_cores()) as compilers, ThreadPoolExecutor(len(wanted)) as libraries:
