@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from parted import PARTS, matrix_of, seeds_of
 
 import graphweft as gw
 from graphweft.loader.group_loader import GroupLoader
@@ -17,48 +18,21 @@ from graphweft.loader.groups import group_bytes, parts_within, read_group
 from graphweft.loader.hubs import influence, pin_hubs
 from graphweft.loader.parts import MemoryParts
 
-PARTS = 8
-
-
-@pytest.fixture(scope="module")
-def ds() -> gw.Dataset:
-    return gw.synthetic("default", scale=0.05)
-
-
-@pytest.fixture(scope="module")
-def part(ds: gw.Dataset) -> torch.Tensor:
-    return gw.partition(ds.graph, PARTS).part
-
-
-@pytest.fixture(scope="module")
-def source(ds: gw.Dataset, part: torch.Tensor) -> MemoryParts:
-    return MemoryParts(ds.graph, ds.x, ds.y, part, PARTS)
-
 
 @pytest.fixture(scope="module")
 def store(ds: gw.Dataset, part: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -> gw.macro.Store:
     return gw.macro.prepare_store(ds, tmp_path_factory.mktemp("hubs") / "store", parts=PARTS, part=part, memory="64MB")
 
 
-def _matrix(ds: gw.Dataset, source: MemoryParts) -> scipy.sparse.csr_array:
-    """(N, N) edges into rows, in the numbers of the source."""
-    src, dst = (source.new_id[ends.numpy()] for ends in ds.graph.edges())
-    return scipy.sparse.coo_array((np.ones(len(src)), (dst, src)), shape=(ds.num_nodes,) * 2).tocsr()
-
-
-def _seeds(ds: gw.Dataset, source: MemoryParts) -> torch.Tensor:
-    return torch.from_numpy(np.sort(source.new_id[ds.train_idx.numpy()]))
-
-
 @pytest.mark.parametrize("steps", [0, 1, 3])
 @pytest.mark.parametrize("laziness", [0.0, 0.3])
 def test_influence_is_the_dense_power(steps: int, laziness: float, ds: gw.Dataset, source: MemoryParts) -> None:
     """SPEC H13, H14: walks from all training nodes at once; the sum over the parts' own walks is the same."""
-    matrix = _matrix(ds, source).toarray()
+    matrix = matrix_of(ds, source).toarray()
     degrees = matrix.sum(1)
     walk = np.where(degrees[:, None] > 0, matrix / np.maximum(degrees, 1)[:, None], np.eye(ds.num_nodes))
     lazy = np.linalg.matrix_power((laziness * np.eye(ds.num_nodes) + (1 - laziness) * walk).T, steps)
-    seeds = _seeds(ds, source)
+    seeds = seeds_of(ds, source)
     begin = np.zeros(ds.num_nodes)
     begin[seeds.numpy()] = 1
     found = influence(source, seeds, steps, laziness)
@@ -84,15 +58,15 @@ def _across(source: MemoryParts, seeds: torch.Tensor, steps: int = 2) -> np.ndar
 def test_influence_inside_is_the_dense_power_of_the_edges_within_parts(
     steps: int, ds: gw.Dataset, source: MemoryParts
 ) -> None:
-    matrix = _matrix(ds, source).toarray()
+    matrix = matrix_of(ds, source).toarray()
     degrees = matrix.sum(1)
     part = np.repeat(np.arange(PARTS), np.diff(source.bounds))
     within = np.where(part[:, None] == part, matrix, 0.0)
     walk = np.where(degrees[:, None] > 0, within / np.maximum(degrees, 1)[:, None], np.eye(ds.num_nodes))
     start = np.zeros(ds.num_nodes)
-    start[_seeds(ds, source).numpy()] = 1.0
+    start[seeds_of(ds, source).numpy()] = 1.0
     lazy = np.linalg.matrix_power(((np.eye(ds.num_nodes) + walk) / 2).T, steps)
-    found = influence(source, _seeds(ds, source), steps, inside=True)
+    found = influence(source, seeds_of(ds, source), steps, inside=True)
     assert np.allclose(found, lazy @ start, atol=1e-12)
 
 
@@ -100,13 +74,13 @@ def test_influence_inside_is_the_dense_power_of_the_edges_within_parts(
 def test_hubs_are_the_most_influential_nodes_within_the_budget(
     budget: int, ds: gw.Dataset, source: MemoryParts, store: gw.macro.Store
 ) -> None:
-    seeds = _seeds(ds, source)
+    seeds = seeds_of(ds, source)
     hubs, stored = pin_hubs(source, seeds, 2, budget), pin_hubs(store, seeds, 2, budget)
     assert hubs.nbytes <= budget
     assert np.array_equal(hubs.ids, stored.ids) and np.array_equal(hubs.sources, stored.sources)
     assert torch.equal(hubs.x, stored.x) and torch.equal(hubs.y, stored.y)
     mass = _across(source, seeds)
-    costs = ds.num_features * 4 + 8 + 16 + 4 * np.diff(_matrix(ds, source).indptr)
+    costs = ds.num_features * 4 + 8 + 16 + 4 * np.diff(matrix_of(ds, source).indptr)
     left = np.setdiff1d(np.flatnonzero((mass > 1e-9) & (costs <= budget // 8)), hubs.ids)
     assert len(left) == 0 or mass[left].max() <= mass[hubs.ids].min()
     assert hubs.nbytes + costs[left[np.argmax(mass[left])]] > budget if len(left) else True
@@ -117,8 +91,8 @@ def test_hubs_are_the_most_influential_nodes_within_the_budget(
 def test_a_group_has_the_edges_that_parts_and_hubs_induce(
     ds: gw.Dataset, source: MemoryParts, store: gw.macro.Store
 ) -> None:
-    whole = _matrix(ds, source)
-    hubs = pin_hubs(source, _seeds(ds, source), 2, 20_000)
+    whole = matrix_of(ds, source)
+    hubs = pin_hubs(source, seeds_of(ds, source), 2, 20_000)
     group = read_group(store, [6, 1, 3], hubs)
     inside = np.concatenate([np.arange(source.bounds[i], source.bounds[i + 1]) for i in (1, 3, 6)])
     nodes = np.concatenate([inside, np.setdiff1d(hubs.ids, inside)])
@@ -136,7 +110,7 @@ def test_a_group_has_the_edges_that_parts_and_hubs_induce(
 def test_only_nodes_of_the_parts_are_seeds_and_each_once(
     ds: gw.Dataset, source: MemoryParts, store: gw.macro.Store
 ) -> None:
-    seeds = _seeds(ds, source)
+    seeds = seeds_of(ds, source)
     hubs = pin_hubs(source, seeds, 1, 30_000)
     loader = GroupLoader(store, seeds, (3,), 16, True, 3, count=2, hubs=hubs)
     labels = ds.y[source.order]

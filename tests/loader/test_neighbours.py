@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from parted import PARTS, matrix_of, seeds_of
 from stored_kinds import academic
 
 import graphweft as gw
@@ -23,37 +24,10 @@ from graphweft.loader.neighbours import Neighbours, exits, most_read
 from graphweft.loader.parts import MemoryParts
 from graphweft.train.options import split_macro
 
-PARTS = 8
-
-
-@pytest.fixture(scope="module")
-def ds() -> gw.Dataset:
-    return gw.synthetic("default", scale=0.05)
-
-
-@pytest.fixture(scope="module")
-def part(ds: gw.Dataset) -> torch.Tensor:
-    return gw.partition(ds.graph, PARTS).part
-
-
-@pytest.fixture(scope="module")
-def source(ds: gw.Dataset, part: torch.Tensor) -> MemoryParts:
-    return MemoryParts(ds.graph, ds.x, ds.y, part, PARTS)
-
 
 @pytest.fixture(scope="module")
 def store(ds: gw.Dataset, part: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -> gw.macro.Store:
     return gw.macro.prepare_store(ds, tmp_path_factory.mktemp("brought") / "store", parts=PARTS, part=part)
-
-
-def _matrix(ds: gw.Dataset, source: MemoryParts) -> scipy.sparse.csr_array:
-    """(N, N) edges into rows, in the numbers of the source."""
-    src, dst = (source.new_id[ends.numpy()] for ends in ds.graph.edges())
-    return scipy.sparse.coo_array((np.ones(len(src)), (dst, src)), shape=(ds.num_nodes,) * 2).tocsr()
-
-
-def _seeds(ds: gw.Dataset, source: MemoryParts) -> torch.Tensor:
-    return torch.from_numpy(np.sort(source.new_id[ds.train_idx.numpy()]))
 
 
 def _absorbed(walk: np.ndarray, first: int, end: int, seeds: np.ndarray, steps: int) -> np.ndarray:
@@ -68,10 +42,10 @@ def _absorbed(walk: np.ndarray, first: int, end: int, seeds: np.ndarray, steps: 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_exits_are_what_an_absorbing_chain_has(steps: int, ds: gw.Dataset, source: MemoryParts) -> None:
-    matrix = _matrix(ds, source).toarray()
+    matrix = matrix_of(ds, source).toarray()
     degrees = matrix.sum(1)
     walk = np.where(degrees[:, None] > 0, matrix / np.maximum(degrees, 1)[:, None], np.eye(ds.num_nodes))
-    seeds = _seeds(ds, source).numpy()
+    seeds = seeds_of(ds, source).numpy()
     for number, (first, end) in enumerate(itertools.pairwise(source.bounds.tolist())):
         own = seeds[(seeds >= first) & (seeds < end)]
         ids, mass = exits(PartWalk(source, number), own, steps)
@@ -109,10 +83,10 @@ def test_exits_of_a_typed_graph_take_a_relation_first(tmp_path: Path) -> None:
 def test_a_part_brings_the_nodes_of_most_mass(
     share: float, ds: gw.Dataset, source: MemoryParts, store: gw.macro.Store
 ) -> None:
-    seeds = _seeds(ds, source)
+    seeds = seeds_of(ds, source)
     chosen, degrees = most_read(source, seeds, 2, share)
     stored, same = most_read(store, seeds, 2, share)
-    assert np.array_equal(degrees, _matrix(ds, source).sum(1)) and np.array_equal(same, degrees)
+    assert np.array_equal(degrees, matrix_of(ds, source).sum(1)) and np.array_equal(same, degrees)
     cuts = np.searchsorted(seeds.numpy(), source.bounds)
     for number, (ids, other) in enumerate(zip(chosen, stored, strict=True)):
         assert np.array_equal(ids, other)
@@ -136,7 +110,7 @@ def _nodes(source: Any, found: Neighbours, parts: list[int]) -> np.ndarray:
 def test_a_group_has_the_edges_that_parts_and_neighbours_induce(
     kind: str, ds: gw.Dataset, source: MemoryParts, store: gw.macro.Store
 ) -> None:
-    whole, seeds = _matrix(ds, source), _seeds(ds, source)
+    whole, seeds = matrix_of(ds, source), seeds_of(ds, source)
     data: Any = store if kind == "store" else source
     found = Neighbours(data, seeds, 2, 0.3)
     chosen, _ = most_read(source, seeds, 2, 0.3)
@@ -197,7 +171,7 @@ def _dense(graph: gw.Graph, weight: torch.Tensor | None, relation: int, nodes: i
 def test_only_nodes_of_the_parts_are_seeds_and_each_once(
     ds: gw.Dataset, source: MemoryParts, store: gw.macro.Store
 ) -> None:
-    seeds = _seeds(ds, source)
+    seeds = seeds_of(ds, source)
     loader = GroupLoader(store, seeds, (3,), 16, True, 3, count=2, neighbours=Neighbours(store, seeds, 1, 1.0))
     labels = ds.y[source.order]
     for _ in range(2):
@@ -223,7 +197,7 @@ def test_with_all_that_seeds_read_a_batch_of_one_layer_is_that_of_memory(
     given: dict[str, Any] = {"fanouts": (-1,), "batch_size": 1000, "seed": 0}
     trainer = gw.Trainer(model, store, mode="macro", macro="parts:1/8+neighbours:16", **given)
     known = model.eval()(ds.graph, ds.x).detach()
-    seeds = _seeds(ds, source)
+    seeds = seeds_of(ds, source)
     for batch in trainer._batch.loader:
         rows = source.order[seeds[batch.input_id]]
         assert torch.allclose(model(batch.blocks, batch.x)[: batch.batch_size], known[rows], atol=1e-5)
@@ -292,7 +266,7 @@ def test_neighbours_count_in_the_budget(ds: gw.Dataset, store: gw.macro.Store) -
 
 
 def test_parts_without_training_nodes_bring_none(ds: gw.Dataset, source: MemoryParts) -> None:
-    seeds = _seeds(ds, source)
+    seeds = seeds_of(ds, source)
     found = Neighbours(source, seeds[seeds < int(source.bounds[2])], 2, 1.0)
     assert (found.sizes.nodes[:2] > 0).all() and not found.sizes.nodes[2:].any()
     plain = read_group(source, [4, 5])
@@ -334,7 +308,7 @@ def test_what_else_is_refused(ds: gw.Dataset, source: MemoryParts, store: gw.mac
     model = gw.nn.SAGE(ds.num_features, 8, 8, num_layers=2)
     with pytest.raises(gw.errors.ConfigError, match="task=link cannot be combined with hubs, reuse or neighbours"):
         gw.Trainer(model, store, mode="macro", task="link", macro="parts:2/8+neighbours:1", fanouts=(3, 2))
-    seeds = _seeds(ds, source)
+    seeds = seeds_of(ds, source)
     hubs, found = pin_hubs(source, seeds, 1, 30_000), Neighbours(source, seeds, 1, 1.0)
     with pytest.raises(gw.errors.ConfigError, match="GroupLoader: hubs cannot be combined with neighbours"):
         GroupLoader(source, seeds, (3,), count=2, hubs=hubs, neighbours=found)
