@@ -362,7 +362,7 @@ def kills(count: int, seed: int, largest: int, what: Sequence[str] = ()) -> int:
 
         def train(out: Path) -> Callable[[], Any]:
             return lambda: trained(
-                folder / "whole", "macro", 64 << 20, out, 4, "parts:2/8+reuse:2+keep:3+neighbours:0.5"
+                folder / "whole", "macro", 256 << 20, out, 4, "parts:2/8+reuse:2+keep:3+neighbours:0.5"
             )
 
         def mini(out: Path) -> Callable[[], Any]:
