@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from graphweft import _config, _libraries
 from graphweft._abi import FIRST_USE
-from graphweft._errors import FallbackWarning
+from graphweft._errors import FallbackWarning, MissingPackageError
 from graphweft._machine import Compiler, find_compiler, usable_cores
 
 _PACKAGE = Path(__file__).parent
@@ -168,17 +168,19 @@ def compile_all(level: str, folder: Path = _LIB) -> list[str]:
 
     Returns: The names of the kernels that were compiled now.
 
-    Raises: OSError where there is no compiler, it fails, or the folder cannot be written.
+    Raises: MissingPackageError without a compiler that compiles them; OSError where the folder cannot be written.
     """
     wanted = [recipe for recipe in recipes(level).values() if not _libraries.whole(folder / recipe.file)]
     if not wanted:
         return []
     compiler = find_compiler()
     if compiler is None:
-        raise OSError("kernels: no C++ compiler was found; install one (g++ or clang++)")
+        raise MissingPackageError("kernels: expected a C++ compiler, got none; install g++ or clang++")
     failure = _made(wanted, folder, compiler)
     if failure:
-        raise OSError(f"kernels: {compiler.command[0]} failed ({failure})")
+        raise MissingPackageError(
+            f"kernels: expected a C++17 compiler with OpenMP, got {failure} from {compiler.command[0]}"
+        )
     return [recipe.name for recipe in wanted]
 
 

@@ -98,7 +98,7 @@ def profile(out: Path | None, threads: int, json: bool) -> list[str]:
 def compile_kernels(json: bool) -> list[str]:
     """Compiles the kernels that an install from source leaves to their first use, and tells which.
 
-    Raises: OSError where there is no compiler or the package's folder cannot be written.
+    Raises: MissingPackageError without a C++ compiler; OSError where the package's folder cannot be written.
     """
     names = compile_all(LEVEL)
     if json:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from parted import PARTS, matrix_of, seeds_of
+from parted import PARTS, assert_each_seed_is_in_one_batch, matrix_of, seeds_of
 
 import graphweft as gw
 from graphweft.loader.group_loader import GroupLoader
@@ -113,13 +113,7 @@ def test_only_nodes_of_the_parts_are_seeds_and_each_once(
     seeds = seeds_of(ds, source)
     hubs = pin_hubs(source, seeds, 1, 30_000)
     loader = GroupLoader(store, seeds, (3,), 16, True, 3, count=2, hubs=hubs)
-    labels = ds.y[source.order]
-    for _ in range(2):
-        seen = []
-        for batch in loader:
-            seen += batch.input_id.tolist()
-            assert torch.equal(batch.y[: batch.batch_size], labels[seeds[batch.input_id]])
-        assert sorted(seen) == list(range(len(seeds)))
+    assert_each_seed_is_in_one_batch(loader, seeds, ds.y[source.order])
 
 
 def _trainer(ds: gw.Dataset, data: Any, **more: Any) -> gw.Trainer:

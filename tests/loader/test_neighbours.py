@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from parted import PARTS, matrix_of, seeds_of
+from parted import PARTS, assert_each_seed_is_in_one_batch, matrix_of, seeds_of
 from stored_kinds import academic
 
 import graphweft as gw
@@ -173,13 +173,7 @@ def test_only_nodes_of_the_parts_are_seeds_and_each_once(
 ) -> None:
     seeds = seeds_of(ds, source)
     loader = GroupLoader(store, seeds, (3,), 16, True, 3, count=2, neighbours=Neighbours(store, seeds, 1, 1.0))
-    labels = ds.y[source.order]
-    for _ in range(2):
-        seen = []
-        for batch in loader:
-            seen += batch.input_id.tolist()
-            assert torch.equal(batch.y[: batch.batch_size], labels[seeds[batch.input_id]])
-        assert sorted(seen) == list(range(len(seeds)))
+    assert_each_seed_is_in_one_batch(loader, seeds, ds.y[source.order])
 
 
 def _trainer(ds: gw.Dataset, data: Any, **more: Any) -> gw.Trainer:
