@@ -6,7 +6,8 @@
 One line per twin and system: ``graphweft``; ``default`` (GCNConv on an edge list, dense features where they fit);
 ``best`` (the fastest of GCNConv and a hand-written product on CSR tensors, with dense or sparse features); ``dgl`` (the
 fastest of GraphConv with dense or sparse features); ``tuned`` (the fastest of the hand-written product and GraphConv
-when the transpose of sparse features is made beforehand, by hand). Candidates are tried for three epochs, the fastest
+when the transpose of sparse features is made beforehand, by hand); ``program`` (``by_hand.cpp``, a program in C++ that
+was written for three layers of these widths alone). ``--lines`` chooses among them. Candidates are tried for three epochs, the fastest
 stays. An epoch is forward, loss, backward and update after warm-up; memory is the peak resident set of the system's
 own process above what it held after its imports, input included.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,26 +54,26 @@ TWINS: dict[str, dict[str, Any]] = {
 }
 WORKER = Path(__file__).with_name("worker.py")
 REFERENCE_EPOCHS = 3
+LINES = ("default", "best", "dgl", "tuned", "program")
 COLUMNS = ("twin", "system", "form", "epoch_ms", "spread", "times_ours", "peak_mib", "memory_times_ours", "prepare_s")
 
 
-def _candidates(meta: cases.Meta, with_default: bool, with_dgl: bool) -> dict[str, list[str]]:
+def _candidates(meta: cases.Meta, asked: Sequence[str], with_dgl: bool) -> dict[str, list[str]]:
     """For every line of the table the systems that compete for it."""
     forms = [form for form, there in (("", meta.has_dense), ("-sparse", meta.has_sparse)) if there]
-    lines = {"graphweft": ["graphweft"]}
-    if with_default:
-        lines["default"] = ["pyg-default"]
+    lines = {"graphweft": ["graphweft"], "default": ["pyg-default"]}
     lines["best"] = [f"{system}{form}" for system in ("pyg-csr", "csr") for form in forms]
     if with_dgl:
         lines["dgl"] = [f"dgl{form}" for form in forms]
     if meta.has_sparse:
         lines["tuned"] = ["csr-tuned", *(["dgl-tuned"] if with_dgl else [])]
-    return lines
+    lines["program"] = [f"by-hand{forms[-1]}"]
+    return {line: systems for line, systems in lines.items() if line == "graphweft" or line in asked}
 
 
 def measure(name: str, case: cases.Case, arguments: argparse.Namespace) -> list[dict[str, object]]:
     """One twin: candidates, reference check, interleaved turns; rows for the table."""
-    lines = _candidates(case.meta, not arguments.skip_default, bool(arguments.dgl_python))
+    lines = _candidates(case.meta, arguments.lines, bool(arguments.dgl_python))
     own_environment = environment(arguments.threads)
 
     def start(system: str) -> Worker:
@@ -148,7 +149,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dgl-python", default="", help="interpreter of an environment with DGL; empty: without DGL")
-    parser.add_argument("--skip-default", action="store_true", help="without GCNConv on an edge list (slow, large)")
+    parser.add_argument("--lines", nargs="+", choices=LINES, default=list(LINES), help="beside GraphWeft's own")
     parser.add_argument("--out", type=Path, default=RESULTS / "full_batch.csv")
     arguments = parser.parse_args(given)
     unknown = [twin for twin in arguments.twins if twin != "all" and twin not in TWINS]

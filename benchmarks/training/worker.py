@@ -23,6 +23,8 @@ SYSTEMS = {
     "csr": ("peer_torch", "csr"),
     "csr-sparse": ("peer_torch", "csr-sparse"),
     "csr-tuned": ("peer_torch", "csr-tuned"),
+    "by-hand": ("peer_by_hand", "dense"),
+    "by-hand-sparse": ("peer_by_hand", "sparse"),
     "dgl": ("peer_dgl", "dense"),
     "dgl-sparse": ("peer_dgl", "sparse"),
     "dgl-tuned": ("peer_dgl", "tuned"),
