@@ -7,9 +7,9 @@ One line per twin and system: ``graphweft``; ``default`` (GCNConv on an edge lis
 ``best`` (the fastest of GCNConv and a hand-written product on CSR tensors, with dense or sparse features); ``dgl`` (the
 fastest of GraphConv with dense or sparse features); ``tuned`` (the fastest of the hand-written product and GraphConv
 when the transpose of sparse features is made beforehand, by hand); ``program`` (``by_hand.cpp``, a program in C++ that
-was written for three layers of these widths alone). ``--lines`` chooses among them. Candidates are tried for three epochs, the fastest
-stays. An epoch is forward, loss, backward and update after warm-up; memory is the peak resident set of the system's
-own process above what it held after its imports, input included.
+was written for three layers of these widths alone). ``--lines`` chooses among them. Candidates are tried for three
+epochs, the fastest stays. An epoch is forward, loss, backward and update after warm-up; memory is the peak resident set
+of the system's own process above what it held after its imports, input included.
 """
 
 from __future__ import annotations

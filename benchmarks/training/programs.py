@@ -102,7 +102,7 @@ def measure(
     spec_file, metrics, out = folder / "spec.toml", folder / "metrics.jsonl", folder / "run"
     spec_file.write_text(spec.to_toml() + "\n", encoding="utf-8")
     library = [sys.executable, "-m", "graphweft", "train", "--spec", spec_file, "--threads", threads, "--out", out]
-    library += ["--json", "--quiet"]
+    library += ["--json", "--quiet", "--order", "given"]  # programs do not renumber nodes, and sums keep their order
     program = [train, "--data", spec.data, "--threads", threads, "--metrics", metrics, "--json"]
     program += ["--epochs", spec.epochs]
     systems: dict[str, Callable[[], dict[str, Any]]] = {

@@ -75,21 +75,20 @@ def footprint(plan: Plan, sizes: Sizes, symmetric: bool = False) -> Footprint:
     program, before = plan.compiled.program, plan.compiled.hoisted
     forms = {item.value: form_of(item.value, program, before) for item in plan.hoisted}
     made = {value: _structure_bytes(value, form, sizes, symmetric) for value, form in forms.items()}
-    making = max([_passing(plan, hoisted, size), *(_turning(value, sizes) for value in made if made[value])])
+    making = max([_passing(plan, sizes), *(_turning(value, sizes) for value in made if made[value])])
     kept = sum(size[s] for s in hoisted), sum(size[s] for s in saved)
     return Footprint(int(kept[0]), int(kept[1]), int(peak), sum(made.values()), making)
 
 
-def _passing(plan: Plan, hoisted: set[int], size: Sequence[float]) -> int:
-    """The most that a value which is computed once reads of others that were computed for it alone."""
-    values = plan.compiled.program.values
-    place = {value: at for at, value in enumerate(values)}
-
-    def passes(operand: Value) -> bool:
-        return operand.op not in LEAVES and place[operand] not in hoisted
-
-    once = (value for value in values if value in plan.compiled.hoisted)
-    return int(max((sum(size[place[o]] for o in {*value.inputs} if passes(o)) for value in once), default=0))
+def _passing(plan: Plan, sizes: Sizes) -> int:
+    """The most that the calls that make a hoisted value take beside it: they free nothing before its end."""
+    most = 0.0
+    for item in plan.hoisted:
+        part, calls = plan.preparation(item)
+        between = {slot.at for call in calls for slot in call.writes}
+        size = sum(value_bytes(part.values[at], sizes) for at in between if part.values[at] is not item.value)
+        most = max(most, size + max((plan.target.scratch(call, sizes) for call in calls), default=0))
+    return int(most)
 
 
 def _walk(

@@ -131,8 +131,11 @@ class ProgramSpec:
         return {name: value for name, value in asdict(self).items() if value != getattr(usual, name)}
 
     def to_train(self) -> TrainSpec:
-        """The same run for ``graphweft train``. Raises: ConfigError."""
-        return TrainSpec(**asdict(self))
+        """The same run for ``graphweft train``, with nodes in the order as given. Raises: ConfigError.
+
+        Another order of the nodes has other last bits, and programs do not renumber nodes.
+        """
+        return TrainSpec(**asdict(self), order="given")
 
     def to_toml(self) -> str:
         """The file that reads back as this spec; what is as usual is left out.

@@ -197,6 +197,23 @@ def test_edge_lists_loops_and_wide_features(build: Build, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+def test_numbers_of_any_type_are_read(build: Build, graphs: Graphs, tmp_path: Path) -> None:
+    arrays, file = dict(np.load(graphs["dense"])), tmp_path / "numbers.npz"
+    arrays["x"] = np.round(8 * arrays["x"]).clip(-1000, 1000).astype(np.float32) / 8  # exact in every type
+    np.savez(file, **arrays)
+    built = build(write_program(ProgramSpec(data=str(file), epochs=2), tmp_path / "program").folder)
+    wanted = built.records("--data", file)
+    kinds = ("int32", "int8", "float16"), ("uint32", "uint8", "float64"), ("uint64", "int16", "float32")
+    for ids, labels, reals in (*kinds, ("int16", "uint16", "float64"), ("uint16", "float32", "float16")):
+        types = {"edge_index": ids, "y": labels, "x": reals}
+        np.savez(file, **{name: array.astype(types.get(name, array.dtype)) for name, array in arrays.items()})
+        found = built.records("--data", file)
+        assert [[line[name] for name in SCORES] for line in found] == [
+            [line[name] for name in SCORES] for line in wanted
+        ]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [{}, {"reduce": "mean"}, {"model": "sage", "layers": 3, "dropout": 0.2}, {"model": "gin", "loops": False}],

@@ -46,6 +46,11 @@ def test_options_have_the_names_and_defaults_of_train() -> None:
     assert {field.name: getattr(ProgramSpec(), field.name) for field in fields(ProgramSpec)}.items() <= usual.items()
 
 
+def test_the_run_of_a_spec_keeps_the_nodes_in_their_order() -> None:
+    assert TrainSpec().order == "auto"
+    assert ProgramSpec(epochs=100_000).to_train().order == "given"  # another order has other last bits
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
