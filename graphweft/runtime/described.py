@@ -62,14 +62,20 @@ def walk_of(call: KernelCall, write: Callable[[EdgeNest, Sequence[Value], Value]
 
     Raises: IRError for a nest that is not written.
     """
-    graph = next(slot for slot in call.reads if isinstance(slot.value.type, StructType))
-    results, outs = [slot.value for slot in call.writes], [slot.at for slot in call.writes]
-    nest, read = edge_nest(call.body, results, graph.value)
-    kernel, at = write(nest, results, graph.value), {slot.value: slot.at for slot in call.reads}
-    places = [at[value] for value in read]
+    graph = next(slot.value for slot in call.reads if isinstance(slot.value.type, StructType))
+    results = [slot.value for slot in call.writes]
+    nest, read = edge_nest(call.body, results, graph)
+    return walking(call, write(nest, results, graph), read)
+
+
+def walking(call: KernelCall, kernel: Walk, read: Sequence[Value]) -> Launch:
+    """Runs ``kernel`` over the graph of a walk and over what it reads, in order."""
+    at = {slot.value: slot.at for slot in call.reads}
+    graph = next(slot.at for slot in call.reads if isinstance(slot.value.type, StructType))
+    places, outs = [at[value] for value in read], [slot.at for slot in call.writes]
 
     def run(slots: Slots) -> None:
-        for out, made in zip(outs, kernel(slots[graph.at], [slots[i] for i in places]), strict=True):
+        for out, made in zip(outs, kernel(slots[graph], [slots[i] for i in places]), strict=True):
             slots[out] = made
 
     return run
@@ -94,4 +100,4 @@ def _alone(call: KernelCall) -> tuple[Program, set[str]]:
     return Program(inputs, tuple((slot.role, new[slot.value]) for slot in call.writes)), turned
 
 
-__all__ = ["described", "walk_of"]
+__all__ = ["described", "walk_of", "walking"]

@@ -184,7 +184,7 @@ class Target:
         return 0
 
     def launcher(self, call: KernelCall) -> Launcher | None:
-        """What makes the launcher of a call; None where the interpreter runs it, as where it is switched off."""
+        """What makes the launcher of a call; None where its body is run, as where it is switched off."""
         if call.kernel in _config.current().disabled_kernels.split(","):
             return None
         return self._table.get((call.kernel, call.dtype)) or self._table.get((call.kernel, None))
