@@ -1,9 +1,10 @@
-"""Operations over edges written out as what a walk computes: a softmax, the edges that attain an extremum, products by
-weights with the numbers of a result side by side.
+"""Operations over edges written out as what a walk computes: a softmax, the edges that attain an extremum, sums of
+rows, products by weights with the numbers of a result side by side.
 
 Comes in: a joint program, forward and backward. Goes out: the same with exponentials, sums and comparisons in place of
 the operations. What is compared with its own extremum must have the same bits in both walks: here is told which values
-have, whichever walk computes them. Called by ``pipeline.py`` and ``edges.py``.
+have, whichever walk computes them. Called by ``pipeline.py`` and ``edges.py``; sums are opened for
+``runtime/described.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 
 from graphweft.ir.elementwise_grad import Formula
 from graphweft.ir.ops import Op
-from graphweft.ir.pattern import rewrite
+from graphweft.ir.pattern import end_of, rewrite
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import StructType
 
@@ -56,6 +57,29 @@ def _spread(b: Builder, graph: Value, *rows: Value) -> list[Value]:
     edge = b.add(Op.BROADCAST_DST, graph, pair)
     parts = (b.add(Op.SLICE, edge, axis=0, start=k, stop=k + 1, step=1) for k in range(len(rows)))
     return [b.add(Op.RESHAPE, part, dims=dims) for part in parts]
+
+
+def open_sums(program: Program) -> Program:
+    """Sums and extrema of rows of sources as reductions of what every edge brings: its weight times a row.
+
+    A row's own part in its sum is added behind.
+    """
+
+    def rule(b: Builder, v: Value) -> Value | None:
+        if v.op not in (Op.SPMM, Op.SPMM_MAX) or v.tensor.dtype not in REALS:
+            return None
+        graph, x, *weight = v.inputs
+        brought = b.add(Op.BROADCAST_SRC, graph, x)
+        if weight:
+            brought = b.add(Op.ROW_SCALE, brought, *weight)
+        made = b.add(Op.REDUCE, graph, brought, kind=v.get("kind", "sum"))
+        if not v.get("self_coef"):
+            return made
+        if not graph.struct.square:  # a block, whose destinations are the first sources, or its reverse
+            x = b.add(Op.PAD_ROWS, graph.inputs[0], x) if end_of(graph)[1] else b.add(Op.OWN_ROWS, graph, x)
+        return b.add(Op.ADD, made, b.add(Op.SCALE, x, factor=v["self_coef"]))
+
+    return rewrite(program, rule)
 
 
 def lay_out_weights(program: Program) -> Program:

@@ -8,7 +8,7 @@ pickles. A plan is a list of them; a :class:`~graphweft.runtime.target.Target` f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from graphweft.ir.program import Attrs, Value, number, topological
 from graphweft.ir.residency import TensorType
 
 Slots = list[Any]
+Launch = Callable[[Slots], None]  # runs a call over the slots
 
 
 class Slot(NamedTuple):
@@ -142,4 +143,4 @@ def calls_text(calls: Iterable[KernelCall], values: Iterable[Value]) -> str:
     return "\n".join(call.text(names) for call in calls)
 
 
-__all__ = ["KernelCall", "Slot", "Slots", "body_of", "calls_text"]
+__all__ = ["KernelCall", "Launch", "Slot", "Slots", "body_of", "calls_text"]

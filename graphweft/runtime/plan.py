@@ -124,7 +124,7 @@ class Plan:
         self._scaled = self._scaled_first()
 
     def interprets(self, call: KernelCall) -> bool:
-        """Whether torch computes a call's values one by one."""
+        """Whether a call has no kernel, so that its body is run."""
         return call.value not in self.walks and self.target.launcher(call) is None
 
     @property

@@ -1,8 +1,9 @@
 """Targets: who runs the calls of a plan.
 
 Comes in: the calls of a plan, as data. Goes out: for each a launcher, a function of the list of slots. A target is a
-table of launchers by kernel and dtype; a kernel without an entry is run by the interpreter of the IR from the body of
-its call. So a new target starts with an empty table and is right from the first day: ``reference`` is that target.
+table of launchers by kernel and dtype; a kernel without an entry is run from the body of its call: its sums over edges
+by walks, where the target writes these, all else by the interpreter of the IR. So a new target starts with an empty
+table and is right from the first day: ``reference`` is that target.
 Called by ``plan.py`` and ``staged.py``; the CPU's table is in ``runtime/cpu``, targets are listed in ``targets.py``.
 """
 
@@ -22,12 +23,12 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.passes.groups import Group
 from graphweft.passes.work import Sizes
-from graphweft.runtime.kernel_call import KernelCall, Slots
+from graphweft.runtime.described import described
+from graphweft.runtime.kernel_call import KernelCall, Launch, Slots
 from graphweft.runtime.losses import LOSSES, Loss, class_score
 from graphweft.sample.sampler import Sampler
 from graphweft.storage.feature import is_dense
 
-Launch = Callable[[Slots], None]
 # looks at a call once; None where it cannot run this one
 Launcher = Callable[[KernelCall], Launch | None]
 
@@ -97,7 +98,7 @@ class Target:
         worth: int | None = None,
         joins: bool = False,
     ) -> None:
-        self.name, self.device, self.without, self.worth = name, device, frozenset(without), worth
+        self.name, self.device, self._without, self.worth = name, device, frozenset(without), worth
         self.joins = joins
         self._table: dict[tuple[str, torch.dtype | None], Launcher] = {}
         self._samplers: dict[type, Callable[[Any, torch.device, int | None], Sampler]] = {}
@@ -119,6 +120,12 @@ class Target:
         """Whether features stay sparse on its device: it has products of them, and so few entries pay there."""
         may = self.sparse_bytes is not None and "sparse_matmul" not in _config.current().disabled_kernels.split(",")
         return may and x.sparsity >= self.sparse_from
+
+    @property
+    def without(self) -> frozenset[str]:
+        """Passes whose results it has no kernels for; of attention, where it writes the walks that this is made of."""
+        opens = self.writes_walks and "attention" not in self.kernels()
+        return self._without | {"attention"} if opens else self._without
 
     @property
     def has_samplers(self) -> bool:
@@ -177,16 +184,24 @@ class Target:
         return 0
 
     def launcher(self, call: KernelCall) -> Launcher | None:
-        """What makes the launcher of a call; None where the interpreter runs it, as where it is switched off."""
+        """What makes the launcher of a call; None where its body is run, as where it is switched off."""
         if call.kernel in _config.current().disabled_kernels.split(","):
             return None
         return self._table.get((call.kernel, call.dtype)) or self._table.get((call.kernel, None))
 
     def launch(self, call: KernelCall) -> Launch:
         """The launcher of one call."""
-        launcher = self.launcher(call)
-        found = None if launcher is None else launcher(call)
+        launcher, found = self.launcher(call), None
+        if launcher is not None:
+            found = launcher(call)
+        elif self.writes_walks:
+            found = described(call, lambda calls: self.bind(calls).launches)
         return interpreted(call) if found is None else found
+
+    @property
+    def writes_walks(self) -> bool:
+        """Whether it makes kernels of loop nests over edges."""
+        return "edge_nest" in self.kernels()
 
 
 def _as_it_is(source: Tensor) -> Tensor:

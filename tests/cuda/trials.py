@@ -373,8 +373,8 @@ def walks_in_double_precision() -> None:
             compare(function_of(REGIONS[name]), GRAPHS["multi_edges"].graph(), 1e-10, torch.float64)
 
 
-def model(name: str, drawn_blocks: bool = False) -> Callable[[], None]:
-    """A model's step by this target, against plain torch; over sampled blocks if asked for."""
+def model(name: str, drawn_blocks: bool = False, without: str = "") -> Callable[[], None]:
+    """A model's step by this target, against plain torch; over sampled blocks, or without kernels, if asked for."""
 
     def run() -> None:
         found = random_edges(12, 30, 1)
@@ -388,7 +388,7 @@ def model(name: str, drawn_blocks: bool = False) -> Callable[[], None]:
         for target in ("cuda", "reference"):
             leaf = rows.clone().requires_grad_()
             net.zero_grad()
-            with gw.config(target=target):
+            with gw.config(target=target, disabled_kernels=without):
                 out = net(given, leaf)
                 out.square().sum().backward()
             steps.append([out.detach(), leaf.grad, *(p.grad for p in net.parameters() if p.grad is not None)])
@@ -415,6 +415,8 @@ def dropout_in_a_model() -> None:
 
 TRIALS |= {f"model {name}": model(name) for name in ("gcn", "sage_max", "gat", "gatv2", "transformer")}
 TRIALS |= {f"model {name} on blocks": model(name, True) for name in ("gcn", "sage", "gin")}
+_SUMS = "spmm,spmm_self,spmm_max,matmul_terms,contract_terms"  # which run as walks without their kernels
+TRIALS |= {f"model {name} with sums as walks": model(name, without=_SUMS) for name in ("gcn", "sage_max", "gin")}
 
 
 @interpreted

@@ -18,6 +18,7 @@ from graphweft.ir.verify import verify
 from graphweft.passes.cleanup import cleanup, merge_equal, simplify
 from graphweft.passes.demand import push_demand
 from graphweft.passes.message import fuse_messages
+from graphweft.passes.opened import open_sums
 from graphweft.passes.placement import Order, place, sites
 
 
@@ -105,6 +106,7 @@ REWRITES: dict[str, Callable[[Program], Program]] = {
     "messages": fuse_messages,
     "placement": _flip,
     "placement twice": _there_and_back,
+    "sums": lambda p: open_sums(cleanup(fuse_messages(p))),
     "demand": lambda p: push_demand(cleanup(fuse_messages(p))),
     "demand and placement": lambda p: _flip(push_demand(cleanup(fuse_messages(p)))),
 }
@@ -153,6 +155,14 @@ def test_messages_leave_no_edge_sized_value() -> None:
     for make in (gcn, sage_mean, gin, max_pool):
         fused = fuse_messages(make())
         assert all(getattr(v.type, "residency", None) is None or v.tensor.rows != "E" for v in fused.values)
+
+
+def test_opened_sums_are_what_every_edge_brings() -> None:
+    for make in MODELS.values():
+        fused = cleanup(fuse_messages(make()))
+        sums = fused.count(Op.SPMM, Op.SPMM_MAX)
+        opened = open_sums(fused)
+        assert sums == opened.count(Op.REDUCE) > 0 == opened.count(Op.SPMM, Op.SPMM_MAX)
 
 
 def test_sites_of_each_model() -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphweft.passes.groups import EdgeWalk
-from graphweft.runtime.edge_kernels import Walk, edge_kernels
-from graphweft.runtime.kernel_call import KernelCall, Slots
+from graphweft.runtime.described import walking
+from graphweft.runtime.edge_kernels import edge_kernels
+from graphweft.runtime.kernel_call import KernelCall, Launch, Slots
 from graphweft.runtime.row_kernels import row_kernel
-from graphweft.runtime.target import Launch
 
 
 def row_nest(call: KernelCall) -> Launch | None:
@@ -34,21 +34,9 @@ def edge_nests(calls: Sequence[KernelCall]) -> dict[KernelCall, Launch]:
     """The launchers of all walks among ``calls`` that could be compiled and passed their trial."""
     walks = {call.value: call for call in calls if call.kernel == "edge_nest"}
     kernels = edge_kernels([_group(call) for call in walks.values()])
-    return {walks[value]: _walk(walks[value], kernel, read) for value, (kernel, read) in kernels.items()}
+    return {walks[value]: walking(walks[value], kernel, read) for value, (kernel, read) in kernels.items()}
 
 
 def _group(call: KernelCall) -> EdgeWalk:
     taps = [slot.value for slot in call.writes[1:]]
     return EdgeWalk(call.value, None, call.value, taps=taps, chain=call.body, walk=call.reads[0].value)
-
-
-def _walk(call: KernelCall, kernel: Walk, read: tuple[object, ...]) -> Launch:
-    at = {slot.value: slot.at for slot in call.reads}
-    graph, places = call.operand("graph"), [at[value] for value in read]  # type: ignore[index]
-    outs = [slot.at for slot in call.writes]
-
-    def run(slots: Slots) -> None:
-        for out, made in zip(outs, kernel(slots[graph], [slots[i] for i in places]), strict=True):
-            slots[out] = made
-
-    return run

@@ -54,6 +54,11 @@ class _Cpu(Target):
         launches = tuple(walks.get(call) or self.launch(call) for call in calls)
         return Bound(launches, frozenset(call.value for call in walks))
 
+    @property
+    def writes_walks(self) -> bool:
+        """All of a plan at once."""
+        return True
+
     def scratch(self, call: KernelCall, sizes: Sizes) -> int:
         """Products over many rows copy part of each row before: of wide ones, and of those that are rounded.
 

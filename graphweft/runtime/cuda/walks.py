@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import IRError
-from graphweft.codegen.edge_nest import EdgeNest, edge_nest
+from graphweft.codegen.edge_nest import EdgeNest
 from graphweft.codegen.edge_triton import EdgeKernel, padded, render_walk
 from graphweft.codegen.loops import row_nest
 from graphweft.codegen.triton_text import render_rows
@@ -22,6 +22,7 @@ from graphweft.graph.graph import Graph
 from graphweft.ir.program import Value
 from graphweft.runtime.cuda import functions
 from graphweft.runtime.cuda.jit import Kernel, generated, launch, warps_for
+from graphweft.runtime.described import walk_of
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.target import Launch
 
@@ -35,22 +36,10 @@ _BLOCK = 1024  # elements of a region over rows that a program computes
 
 def edge_walk(call: KernelCall) -> Launch | None:
     """A walk over the edges of a graph, in one kernel."""
-    graph = next(slot.value for slot in call.reads if slot.role in ("graph", "x0"))
-    results = [slot.value for slot in call.writes]
     try:
-        nest, read = edge_nest(call.body, results, graph)
-        found = render_walk(nest)
+        return walk_of(call, lambda nest, results, graph: Walk(nest, render_walk(nest), results, graph))
     except IRError:
         return None
-    at = {slot.value: slot.at for slot in call.reads}
-    where, places, outs = at[graph], [at[value] for value in read], [slot.at for slot in call.writes]
-    walk = Walk(nest, found, results, graph)
-
-    def run(slots: Slots) -> None:
-        for out, made in zip(outs, walk(slots[where], [slots[i] for i in places]), strict=True):
-            slots[out] = made
-
-    return run
 
 
 def tile_of(kernel: EdgeKernel) -> tuple[int, int]:

@@ -1,0 +1,224 @@
+"""Sums over edges from their description: a target that writes loop nests has them, whatever its kernels are called.
+
+The target is in this file: plain torch, a nest at a time, and no kernel for any sum.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from nn.models import features, make, random_graph
+from runtime.test_third_target import _close, _slopes, _step
+from torch import Tensor
+from zoo import CASES, Case
+
+import graphweft as gw
+from graphweft.codegen.edge_nest import EdgeNest, Step
+from graphweft.ir import interpret
+from graphweft.ir.elementwise import FUNCTIONS
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Value
+from graphweft.runtime import build, targets
+from graphweft.runtime.described import walk_of
+from graphweft.runtime.kernel_call import KernelCall, Launch
+from graphweft.runtime.target import Target
+
+SUMS = "spmm,spmm_self,spmm_max,matmul_terms,contract_terms"
+needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="no C++ compiler on this machine")
+_NUMBERS = itertools.count()
+# over edges, and written as nests
+WALKED = (
+    *(Op.SPMM, Op.SPMM_MAX, Op.SDDMM, Op.REDUCE, Op.BROADCAST_SRC, Op.BROADCAST_DST),
+    *(Op.EDGE_SOFTMAX, Op.EDGE_SOFTMAX_GRAD, Op.ATTENTION, Op.ATTENTION_STATS, Op.ATTENTION_GRAD),
+)
+MODELS = ("gcn", "sage", "sage_max", "gin", "ngcf", "appnp", "gat", "gatv2", "transformer", "user_gcn", "user_gat")
+
+
+class Nests(Target):
+    """Writes walks and nothing else; ``walked`` has the nests that ran."""
+
+    def __init__(self) -> None:
+        super().__init__(f"nests {next(_NUMBERS)}", worth=1)  # plans are kept by the name of their target
+        self.walked: list[EdgeNest] = []
+        for name in ("edge_nest", "sddmm", "reduce", "broadcast_src", "broadcast_dst"):
+            self.launches(name, torch.float32, torch.float64)(self.walk)
+
+    def walk(self, call: KernelCall) -> Launch:
+        def write(nest: EdgeNest, results: Sequence[Value], graph: Value) -> Callable[..., list[Tensor]]:
+            return partial(self.run, nest)
+
+        return walk_of(call, write)
+
+    def run(self, nest: EdgeNest, graph: gw.Graph, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """All edges at once: the first dimension of every value."""
+        self.walked.append(nest)
+        csc = graph.csc
+        count, rows = csc.num_edges, torch.arange(csc.num_rows).repeat_interleave(csc.indptr.diff())
+        ids = torch.arange(count) if csc.edge_ids is None else csc.edge_ids.long()
+        ends = {"far": csc.indices.long(), "own": rows, "edge": ids, "shared": None}
+        given = [(x, ends[source.kind]) for x, source in zip(tensors, nest.sources, strict=True)]
+        read = [x.expand(count, *x.shape) if at is None else x[at] for x, at in given]
+        steps: list[Tensor] = []
+
+        def operand(item: Any) -> Tensor:
+            if item.kind == "number":
+                return torch.full((count,), item.number, dtype=torch.float64 if nest.real == "double" else None)
+            return (read if item.kind == "input" else steps)[item.index]
+
+        for step in nest.steps:
+            steps.append(_computed(step, [operand(item) for item in step.operands]))
+        made = []
+        for sink in nest.sinks:
+            value = operand(sink.operand).expand(count, *sink.dims)
+            if sink.kind == "edge":
+                made.append(torch.empty_like(value).index_copy(0, ids, value))
+            elif sink.kind == "total":
+                made.append(value.sum(0))
+            else:
+                made.append(_reduced(sink.kind, value, rows, csc.num_rows))
+        return made
+
+
+def _computed(step: Step, given: list[Tensor]) -> Tensor:
+    x, attrs = given[0], dict(step.attrs)
+    if step.kind == "ewise":
+        depth = max(item.dim() for item in given)
+        alike = [item.reshape(item.shape[0], *(1,) * (depth - item.dim()), *item.shape[1:]) for item in given]
+        name = attrs.pop("fn")
+        return alike[0].clone() if name == "copy" else FUNCTIONS[name].apply(*alike, **attrs)
+    if step.kind == "sum":
+        return x.sum([axis + 1 for axis in step["axes"]])
+    if step.kind == "reshape":
+        return x.reshape(x.shape[0], *step.dims)
+    if step.kind == "expand":
+        return x.reshape(x.shape[0], *(1,) * (len(step.dims) + 1 - x.dim()), *x.shape[1:]).expand(-1, *step.dims)
+    if step.kind == "permute":
+        return x.permute(0, *(axis + 1 for axis in step["order"]))
+    if step.kind == "cat":
+        return torch.cat(given, step["axis"] + 1)
+    part = [slice(None)] * (x.dim() if step.kind == "slice" else len(step.dims) + 1)
+    if step.kind == "slice":
+        part[step["axis"] + 1] = slice(step["start"], step["stop"], step["step"])
+        return x[tuple(part)]
+    whole, count = x.new_zeros(x.shape[0], *step.dims), x.shape[step["axis"] + 1]
+    part[step["axis"] + 1] = slice(step["start"], step["start"] + (count - 1) * step["step"] + 1, step["step"])
+    whole[tuple(part)] = x
+    return whole
+
+
+def _reduced(kind: str, value: Tensor, rows: Tensor, count: int) -> Tensor:
+    made = value.new_zeros(count, *value.shape[1:])
+    if kind in ("max", "min"):
+        at = rows.view(-1, *(1,) * (value.dim() - 1)).expand_as(value)
+        return made.scatter_reduce(0, at, value, f"a{kind}", include_self=False)
+    made.index_add_(0, rows, value)
+    if kind == "mean":
+        made /= torch.bincount(rows, minlength=count).clamp(min=1).view(-1, *(1,) * (value.dim() - 1))
+    return made
+
+
+@pytest.fixture
+def nests(monkeypatch: pytest.MonkeyPatch) -> Nests:
+    """The target, known by its name."""
+    target = Nests()
+    monkeypatch.setitem(targets._TARGETS, target.name, target)
+    return target
+
+
+def _refuse(*given: Any) -> Tensor:
+    raise AssertionError("expected a walk, got the interpreter")
+
+
+@pytest.mark.parametrize(("name", "drawn"), [*((name, False) for name in MODELS), ("gcn", True), ("gin", True)])
+def test_models_run_over_edges_by_walks_alone(
+    name: str, drawn: bool, nests: Nests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, x, model = random_graph(0), features(), make(name)
+    if drawn:
+        batch = gw.sampling.NeighborSampler(graph, [3, 3]).sample(torch.arange(6))
+        graph, x = batch.blocks, x[batch.n_id]
+    with gw.config(opt_level=0):
+        expected = _step(model, graph, x.double())
+    for op in WALKED:
+        monkeypatch.setitem(interpret._MEANING, op, _refuse)
+    with gw.config(target=nests.name, certify=False):
+        found = _step(model, graph, x)
+    _close(found, expected)
+    kinds = {sink.kind for nest in nests.walked for sink in nest.sinks}
+    assert ("max" if name == "sage_max" else "sum") in kinds
+
+
+def _summed(graph: gw.Graph, x: Tensor, weight: Tensor | None, reduce: str) -> dict[str, Tensor]:
+    """Sums of weighted rows of sources, or their maxima, and gradients of squares."""
+
+    def message(edges: Any) -> dict[str, Tensor]:
+        return {"m": edges.src["h"] if weight is None else edges.src["h"] * edges.data["w"][:, None]}
+
+    x = x.clone().requires_grad_()
+    edata = {} if weight is None else {"w": weight}
+    fold = (lambda m: m.sum(1)) if reduce == "sum" else (lambda m: m.max(1).values)
+    out = gw.update_all(graph, message, lambda nodes: {"h": fold(nodes.mailbox["m"])}, ndata={"h": x}, edata=edata)["h"]
+    return _slopes(out, {"x": x})
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.graph().is_square], ids=str)
+@pytest.mark.parametrize(("dtype", "weighted"), [(torch.float32, False), (torch.float32, True), (torch.float64, True)])
+def test_sums_are_those_of_scipy(case: Case, dtype: torch.dtype, weighted: bool, nests: Nests) -> None:
+    graph = case.graph()
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(graph.num_src, 5, generator=draw, dtype=torch.float64)
+    weight = torch.rand(graph.num_edges, generator=draw, dtype=torch.float64) if weighted else None
+    dense = torch.from_numpy(case.scipy(None if weight is None else weight.numpy()).toarray())
+    with gw.config(target=nests.name, certify=False):
+        found = _summed(graph, x.to(dtype), None if weight is None else weight.to(dtype), "sum")
+    total = dense @ x
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-12
+    torch.testing.assert_close(found["out"].double(), total, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(found["x"].double(), 2 * dense.T @ total, rtol=tolerance, atol=tolerance)
+    assert bool(nests.walked) == bool(graph.num_edges)
+
+
+@needs_compiler
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+def test_the_cpu_s_kernels_are_one_way_to_run_the_nests(reduce: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit, as rows are added in the order of their edges by both."""
+    graph, x = random_graph(3), features(3)
+    kernels = _summed(graph, x, None, reduce)
+    monkeypatch.setitem(interpret._MEANING, Op.SPMM, _refuse)
+    with gw.config(disabled_kernels=SUMS, certify=False):
+        found = _summed(graph, x, None, reduce)
+    assert all(torch.equal(found[name], kernels[name]) for name in kernels) and len(kernels) == 2
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat"])
+def test_models_run_without_the_cpu_s_kernels_of_sums(name: str) -> None:
+    graph, x, model = random_graph(0), features(), make(name)
+    with gw.config(opt_level=0):
+        expected = _step(model, graph, x.double())
+    with gw.config(disabled_kernels=SUMS):
+        found = _step(model, graph, x)
+    _close(found, expected)
+
+
+def test_a_sum_is_a_nest_of_a_few_lines(nests: Nests) -> None:
+    graph, x = random_graph(0), features()
+    weight = torch.rand(graph.num_edges)
+    with gw.config(target=nests.name, certify=False), torch.no_grad():
+        gw.update_all(graph, lambda e: {"m": e.src["h"]}, lambda n: {"h": n.mailbox["m"].sum(1)}, ndata={"h": x})
+        gw.update_all(
+            graph,
+            lambda e: {"m": e.src["h"] * e.data["w"][:, None]},
+            lambda n: {"h": n.mailbox["m"].sum(1)},
+            ndata={"h": x},
+            edata={"w": weight},
+        )
+    plain, weighted = map(str, nests.walked)
+    assert plain == "in0 = far[6]\nfor row, edge:\n  sum out0[6] <- in0"
+    rest = "for row, edge:\n  t0[6] = mul(in0, in1)\n  sum out0[6] <- t0"
+    assert weighted == f"in0 = far[6]\nin1 = edge[]\n{rest}"
