@@ -59,8 +59,8 @@ def macro_works(
     works = _of_draw(outermost.num_edges, outermost.num_src, batch.costs[-1][1].features, in_turn)
     works += layers
     if run.historical is not None:
-        widths = [layer.in_features for layer in model.layers[1:]]  # type: ignore[union-attr]
-        hidden = sum(block.num_dst * int(width) for block, width in zip(batch.blocks, widths, strict=False))
+        widths = [layer.in_features for layer in model.layers if isinstance(layer, CompiledModule)][1:]
+        hidden = sum(block.num_dst * width for block, width in zip(batch.blocks, widths, strict=False))
         works.append((rows_work(hidden, _TABLED, plain=True), 1.0))
     found = _scaled(works, loader.num_items / max(steps * batch.num_seeds, 1), steps)
     found += [(work, steps * count) for work, count in around(batch.num_seeds)]

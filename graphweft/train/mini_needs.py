@@ -55,7 +55,6 @@ _SWING = 1.02  # batches differ in size, and only some are drawn:
 _DRAWN_BATCHES, _EPOCHS = 6, 2
 _PARTS = (64, 8)  # of the seeds of a batch, which are trained on before all of them
 _UNLIKE = 2.5  # times what sizes say of a batch: forms of blocks, what passes while it is made, unlike draws
-_GROWN = 1.25  # times what sizes say by how much a batch is larger than a part of it
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 
 
@@ -192,7 +191,7 @@ def _times_larger(mini: BatchSteps, part: Prepared, times: float, seeds: int) ->
     if mini.fanouts:
         counts = seeds, max(round(seeds / times), 1)
         whole, some = (drawn_bytes(mini.model, mini.ds, mini.fanouts, count) for count in counts)
-        most, times = min(most, _UNLIKE * whole), min(times, _GROWN * whole / max(some, 1))
+        most, times = min(most, _UNLIKE * whole), min(times, _UNLIKE * whole / max(some, 1))
     if not _has_room(most):
         return times
     ready, _, _ = rehearse(lambda: mini.loader.make(torch.arange(seeds), 0), lambda batch: None)
