@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from graphweft.cost import Works, draw_work, rows_work
+from graphweft.cost import Works, call_work, draw_work, rows_work
 from graphweft.graph.block import Block
 from graphweft.ir.residency import StructType
 from graphweft.loader.multistage import MacroBatch, MultistageLoader, NestedBatch
@@ -30,6 +30,9 @@ from graphweft.train.settle import Features
 _ITEM = 4  # bytes of a number, of an offset or of a place
 _COPIED = 6  # passes over the edges of a draw: its parts are joined, and their places in the whole graph looked up
 _TURNED = 4  # passes over the edges of a block that is turned around for the backward pass
+# What surrounds a layer that is called on a block of its own, in calls of kernels: its arguments, the forms of the block,
+# torch's engine. And where self-loops are added to the block, as many more, and passes over its edges.
+_LAYER, _LOOPED = 140, 60
 _TABLED = 4  # passes over hidden rows: into the table, and those of the halo out of it
 
 
@@ -94,10 +97,17 @@ def _layers(model: Stack, blocks: Sequence[Block], x: Features, edges: EdgeInput
             given = model.layer_arguments(index, block, rows if index else x, edges)
             plan, sizes = model.layer_function(index).sized_plan(given)
             works, walks = plan_works(plan, sizes)
-            found += [*works, *_turned(plan, sizes)]
+            found += [*works, *_turned(plan, sizes), *_called(layer, block)]
             seconds += walks
     model.train(training)
     return found, seconds
+
+
+def _called(layer: CompiledModule, block: Block) -> Works:
+    """What surrounds the kernels of a layer."""
+    if not layer.adds_loops():
+        return [(call_work(), _LAYER)]
+    return [(call_work(), 2 * _LAYER), (rows_work(block.num_edges, _LOOPED, plain=True), 1.0)]
 
 
 def _turned(plan: Plan, sizes: Sizes) -> Works:

@@ -33,6 +33,7 @@ _Running = Callable[[Graph, Any, dict[str, Any]], object]
 
 _STRIDES = (16, 8, 4, 2, 1)  # every so many nodes are the parts;
 _FIRST = 64  # the first ones, where a 16th might take more than there is:
+_LEAST_PART = 2048  # nodes
 _REAL, _HELD = 4, 4  # bytes of a number, and rows of the widest kind that a run is thought to have of nodes and edges
 _MOST = 1 << 30  # bytes of a run on the whole graph that is tried: beyond, parts tell enough and take less time
 _TURNS = 2  # of a step and an evaluation, whose memory is not given back in between
@@ -127,7 +128,8 @@ def _strides(model: nn.Module, ds: Dataset, room: int) -> tuple[int, ...]:
     """The parts to try: nothing is known of the first one but how wide the model is."""
     widest = max((p.shape[-1] for p in model.parameters() if p.dim() > 1), default=1)
     guess = _REAL * _HELD * widest * (ds.num_nodes + ds.num_edges)
-    return _STRIDES if guess <= _STRIDES[0] * room else (_FIRST, *_STRIDES)
+    is_large = ds.num_nodes >= _FIRST * _LEAST_PART  # smaller parts tell little of the whole
+    return (_FIRST, *_STRIDES) if is_large and guess > _STRIDES[0] * room else _STRIDES
 
 
 def _on_part(ds: Dataset, x: Features, edges: EdgeData, stride: int, run: _Running) -> Part:
