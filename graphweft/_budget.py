@@ -19,7 +19,7 @@ from typing import ClassVar
 from graphweft._errors import MemoryBudgetError
 
 _STATM = Path("/proc/self/statm")
-_BETWEEN = 1 << 20  # bytes that torch's small tensors may take before the next look; free memory is given back before
+_BETWEEN = 4 << 20  # bytes that nobody asks for may take before the next look; free memory is given back before
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
