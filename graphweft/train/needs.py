@@ -25,7 +25,7 @@ from graphweft.data.stored import StoredDataset
 from graphweft.dist.ranks import Ranks
 from graphweft.ir.residency import TensorType
 from graphweft.passes.work import Sizes
-from graphweft.runtime.footprint import footprint
+from graphweft.runtime.footprint import footprint, kept_bytes
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.rehearsal import Prepared, Run, taken_bytes, uses_torch
 from graphweft.storage.feature import SparseFeatures, is_dense
@@ -333,7 +333,7 @@ def full_needs(
         records: Whether the step is recorded.
     """
     step, evaluation = (footprint(plan, sizes, ds.graph.is_symmetric) for plan in plans)
-    kept = max(step.hoisted, evaluation.hoisted)
+    kept, structure = kept_bytes(plans, sizes, ds.graph.is_symmetric)
     data = base.data
     reads = any("x" in (*plan.tensors, *plan.fixed) for plan in plans)
     halves = any(item.is_half for plan in plans for item in plan.hoisted)
@@ -341,7 +341,6 @@ def full_needs(
         data += ds.x.nbytes // 2  # beside those of the dataset, from which it is made
     if released and kept and not (reads or halves) and is_dense(ds.x):
         data -= min(ds.x.nbytes, kept)
-    structure = max(step.structure, evaluation.structure)
     structure += dense_bytes(ds.x, *plans)
     if isinstance(ds.x, SparseFeatures) and any(call.kernel == "sparse_matmul" for call in plans[0].backward):
         structure += ds.x.values.nbytes + ds.x.indices.nbytes + ds.x.indptr.element_size() * ds.x.width
