@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from graphweft import _budget
 from graphweft._backward import backward_from
 from graphweft._budget import Highest, lifted, own_bytes
 from graphweft._memory import POOL
@@ -115,13 +116,21 @@ def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room:
     found, training = list[Part](), model.training
     with torch.random.fork_rng(devices=[]), kept_buffers(model), lifted():
         for stride in _strides(model, ds, room):
-            if found and grown(found, 1 / stride, _WORSE).total > (min(room, _MOST) if stride == 1 else room):
+            POOL.trim()
+            left = min(room, _budget_room(room), _MOST if stride == 1 else room)  # recording has taken some of it
+            if found and grown(found, 1 / stride, _WORSE).total > left:
                 break
             found.append(_on_part(ds, x, edges, stride, run))
             gc.collect()  # what recording and differentiating leave behind refers to itself
     model.train(training)
     POOL.trim()
     return grown(found, 1.0, _AGAIN if found[-1].share == 1.0 else _SPARE)
+
+
+def _budget_room(otherwise: int) -> int:
+    """Bytes that the budget leaves now, where there is one."""
+    left = _budget.room()
+    return otherwise if left is None else left
 
 
 def _strides(model: nn.Module, ds: Dataset, room: int) -> tuple[int, ...]:
