@@ -101,10 +101,10 @@ def test_what_an_evaluation_computes_once_is_rehearsed_with_what_passes_meanwhil
 def test_values_that_steps_and_evaluations_keep_are_counted_once_each(kind: str) -> None:
     """Rows of the training nodes for the one, of all nodes for the other: as the pool lends them."""
     ds = gw.synthetic("arxiv", scale=0.25, seed=30)
+    before = POOL.stats().lent  # values are computed once where costs are measured, or when the run is prepared
     trainer = gw.Trainer(_model(kind, ds, 16), ds, memory="4GB")
     batch, needs = trainer._batch, trainer.needs
     assert isinstance(batch, FullBatch) and needs is not None
-    before = POOL.stats().lent
     trainer.prepare()
     assert batch._tape is not None  # whose memory is another pool's
     assert needs.kept + needs.structure == pytest.approx(POOL.stats().lent - before, rel=0.1, abs=MB)
