@@ -32,7 +32,7 @@ _COPIED = 6  # passes over the edges of a draw: its parts are joined, and their 
 _TURNED = 4  # passes over the edges of a block that is turned around for the backward pass
 # What surrounds a layer that is called on a block of its own, in calls of kernels: its arguments, forms of the block,
 # torch's engine. Where self-loops are added to the block, as many more, and passes over its edges.
-_LAYER, _LOOPED = 140, 60
+_LAYER, _LOOPED = 48, 60
 _TABLED = 4  # passes over hidden rows: into the table, and those of the halo out of it
 
 
