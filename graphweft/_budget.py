@@ -19,7 +19,7 @@ from typing import ClassVar
 from graphweft._errors import MemoryBudgetError
 
 _STATM = Path("/proc/self/statm")
-_BETWEEN = 1 << 20  # bytes that torch's small tensors may take before the next look; free memory is given back before
+_BETWEEN = 4 << 20  # bytes that nobody asks for may take before the next look; free memory is given back before
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
@@ -107,11 +107,13 @@ class Budget:
         limit: Bytes that may be taken.
         floor: Own bytes of the process that do not count.
         accounts: Text that tells what takes how much, for the error.
+        reserve: Tells how many bytes stay free for what nobody asks for, as while programs are compiled.
     """
 
     limit: int
     floor: int = field(default_factory=own_bytes)
     accounts: str = ""
+    reserve: Callable[[], int] | None = None
 
     def used(self) -> int:
         """Bytes taken now."""
@@ -122,14 +124,19 @@ class Budget:
 
         Raises: MemoryBudgetError.
         """
-        if self.used() + more + _BETWEEN <= self.limit:
+        reserve = 0 if self.reserve is None else self.reserve()
+        if self.used() + more + max(reserve, _BETWEEN) <= self.limit:
             return
         release()
-        needed = self.used() + more
-        if needed > self.limit:
-            told = f"for this run ({self.accounts})" if self.accounts else "before this run is planned"
-            text = f"memory: expected at least {shown_bytes(needed)} {told}, got {shown_bytes(self.limit)}"
-            raise MemoryBudgetError(text, needed)
+        needed = self.used() + more + reserve
+        if needed <= self.limit:
+            return
+        if self.accounts:
+            text = f"expected at least {shown_bytes(needed)} for this run ({self.accounts})"
+            raise MemoryBudgetError(f"memory: {text}, got {shown_bytes(self.limit)}", needed)
+        text = f"expected more than the {shown_bytes(needed)} that are taken before this run is planned"
+        remedy = "graphweft plan or gw.plan tells what would do"
+        raise MemoryBudgetError(f"memory: {text}, got {shown_bytes(self.limit)}; {remedy}", reached=needed)
 
     @contextlib.contextmanager
     def enforced(self) -> Iterator[None]:
@@ -143,7 +150,10 @@ class Budget:
 
 @contextlib.contextmanager
 def lifted() -> Iterator[None]:
-    """The pool asks nobody in the block: while it is found out how much would do, which is little beside a run."""
+    """The pool asks nobody in the block, which runs code that must not be interrupted, such as a user's own model.
+
+    Whoever lifts a budget looks at :func:`room` first.
+    """
     former, around, _InForce.budget = _InForce.budget, _InForce.lifted, None
     _InForce.lifted = former or around
     try:

@@ -43,11 +43,12 @@ class MemoryBudgetError(ConfigError):
     Args:
         text: One line.
         least: Bytes that would do; 0 where that is not known.
+        reached: Bytes that were wanted when the budget was used up before it was known what would do; else 0.
     """
 
-    def __init__(self, text: str, least: int = 0) -> None:
+    def __init__(self, text: str, least: int = 0, reached: int = 0) -> None:
         super().__init__(text)
-        self.least = least
+        self.least, self.reached = least, reached
 
 
 class IRError(GraphWeftError, ValueError):

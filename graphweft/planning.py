@@ -15,7 +15,6 @@ from typing import Any
 
 from torch import nn
 
-from graphweft._budget import lifted
 from graphweft._errors import ConfigError
 from graphweft.data.dataset import Dataset
 from graphweft.data.load import load
@@ -40,7 +39,7 @@ from graphweft.train.options import MODES, USUAL_BATCH, USUAL_RATE, check_choice
 from graphweft.train.plan import Considered, Plan, Strategy
 from graphweft.train.setup import Drawn, Given
 from graphweft.train.spec import TrainSpec
-from graphweft.train.steps import PLANNED, planned, sampled
+from graphweft.train.steps import PLANNED, finding_out, planned, sampled
 from graphweft.train.stored_needs import groups_within, rows_within
 from graphweft.train.stored_strategies import StoredNeeds, stored_plan
 
@@ -77,7 +76,7 @@ def plan(
         fanouts: For mini-batches, as for :class:`gw.Trainer`.
         batch_size: Likewise.
         macro: Parts of a group, "parts:B/P", for a store; for data in memory macro-batches of mode "mini", such as
-            "large:1/8", of which one is made. Their memory is predicted, their seconds are not.
+            "large:1/8", of which one is made with a batch of it, for their memory and their seconds.
         device: For mode "mini": a device that takes batches, as for :class:`gw.Trainer`; it is started and measured.
         schedule: Likewise, who prepares them.
 
@@ -179,7 +178,8 @@ def _in_memory(
     data = (loop.update(model, optimizer), loop, edge_data_of(model, ds, "use"))
     given = Given(model, ds, *data, "nodes", "auto", ranks, drawn, *order, keep_features=keep_features)
     budget = budget_of(memory, ds, "full", "nodes", drawn.macro, ranks)
-    with nullcontext() if budget is None else budget.within(), lifted():
+    asked = given._replace(mode=modes[0] if len(modes) == 1 else "auto")
+    with nullcontext() if budget is None else budget.within(), finding_out(asked, budget):
         return planned(given, budget, machine, modes)[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import mmap
+import re
 import threading
 
 import pytest
@@ -37,6 +38,15 @@ def test_memory_above_the_limit_is_refused_with_the_least_that_would_do() -> Non
     assert _budget.in_force() is None
     assert POOL.empty((128 * MIB,), torch.uint8).numel() == 128 * MIB  # not without the budget
     del small
+
+
+def test_what_is_taken_before_a_run_is_planned_is_named_as_no_least() -> None:
+    POOL.trim()
+    with _budget.Budget(8 * MIB).enforced(), pytest.raises(gw.errors.MemoryBudgetError) as caught:
+        POOL.empty((32 * MIB,), torch.uint8)
+    text = r"^memory: expected more than the \d+ MB that are taken before this run is planned, got 9 MB; graphweft plan"
+    assert re.match(text, str(caught.value))
+    assert caught.value.least == 0 and caught.value.reached > 31 * MIB
 
 
 def test_free_memory_is_given_back_before_anything_is_refused() -> None:

@@ -80,6 +80,18 @@ def footprint(plan: Plan, sizes: Sizes, symmetric: bool = False) -> Footprint:
     return Footprint(int(kept[0]), int(kept[1]), int(peak), sum(made.values()), making)
 
 
+def kept_bytes(plans: Sequence[Plan], sizes: Sizes, symmetric: bool = False) -> tuple[int, int]:
+    """Bytes of the hoisted values of ``plans`` and of the graphs that are made for them, each kept once for all."""
+    found: dict[str, tuple[float, float]] = {}
+    for plan in plans:
+        for item in plan.hoisted:
+            form = form_of(item.value, plan.compiled.program, plan.compiled.hoisted)
+            made = _structure_bytes(item.value, form, sizes, symmetric)
+            held, before = found.get(item.key, (0.0, 0.0))
+            found[item.key] = max(held, value_bytes(item.value, sizes) / (2 if item.is_half else 1)), max(before, made)
+    return int(sum(held for held, _ in found.values())), int(sum(made for _, made in found.values()))
+
+
 def _passing(plan: Plan, sizes: Sizes) -> int:
     """The most that the calls that make a hoisted value take beside it: they free nothing before its end."""
     most = 0.0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import prod
 
 from graphweft.codegen.edge_nest import EdgeNest, Step, edge_nest
-from graphweft.cost import CostModel
+from graphweft.cost import CostModel, Works, call_work
 from graphweft.passes.work import Sizes
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plan import Plan
@@ -61,6 +61,14 @@ def predicted(
     return [sum(map(model.seconds, call.works)) * scale + computed(call, sizes) / threads for call in calls]
 
 
+def plan_works(plan: Plan, sizes: Sizes) -> tuple[Works, float]:
+    """What the calls of ``plan`` do at other sizes, made one by one, and the seconds on one thread of its walks."""
+    calls, found = [*plan.forward, *plan.backward], plan.compiled.works_at(sizes)
+    done = (next((found[slot.value] for slot in call.writes if slot.value in found), ()) for call in calls)
+    works: Works = [(work, 1.0) for of_call in done for work in of_call]
+    return [*works, (call_work(), len(calls))], sum(computed(call, sizes) for call in calls)
+
+
 def computed(call: KernelCall, sizes: Sizes) -> float:
     """Seconds that a walk over edges computes, on one thread."""
     if call.kernel != "edge_nest":
@@ -70,4 +78,4 @@ def computed(call: KernelCall, sizes: Sizes) -> float:
     return 1e-9 * edge_nanoseconds(nest) * sizes.rows.get(graph.struct.edge, 1)
 
 
-__all__ = ["THREADS", "computed", "edge_nanoseconds", "predicted"]
+__all__ = ["THREADS", "computed", "edge_nanoseconds", "plan_works", "predicted"]

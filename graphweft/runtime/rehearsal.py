@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from graphweft._memory import LEAN, SMALL, Pool, heap_is_lean
 from graphweft.ir.elementwise import PIECED
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Value
+from graphweft.ir.residency import StructType
 from graphweft.passes.work import Sizes
 from graphweft.runtime.footprint import covered, footprint, value_bytes
 from graphweft.runtime.kernel_call import KernelCall
@@ -45,6 +46,10 @@ class _Addresses(Pool):
         self._next -= size  # as Linux does it: below the mapping before, so that both merge
         self._mapped += size
         return self._next
+
+    def apart(self) -> None:
+        """What is mapped next does not touch what is: others, as threads, have mapped memory in between."""
+        self._next -= self.page
 
     def trim(self) -> None:
         """What is free is no longer mapped."""
@@ -136,6 +141,7 @@ class Run:
         beside: Regions of the pool that are held while it runs.
         by_torch: Bytes of torch's own allocator that are held while it runs, as they were measured.
         stays: Regions of the pool that it makes the first time and that stay between others. They do not count.
+        hoists: It computes the plan's hoisted values the first time. They stay, and do not count.
         is_taped: It is recorded in an arena, and its small tensors stay.
         noted: Regions that it was seen to take and to give back, as :meth:`Pool.noting` tells them. Those of the
             gradients stay.
@@ -147,6 +153,7 @@ class Run:
     beside: tuple[float, ...] = ()
     by_torch: float = 0.0
     stays: tuple[float, ...] = ()
+    hoists: bool = False
     is_taped: bool = False
     noted: tuple[tuple[int, int], ...] = ()
 
@@ -176,7 +183,7 @@ def taken_bytes(*runs: Run) -> int:
         if run.plan is not None and run.plan.backward:
             _take_back(pool, gradients)
         if run not in runs[:place]:
-            staying += sum(pool.lend(size)[1] for size in run.stays)
+            staying += _made_once(run, pool)
             if run.is_taped and uses_torch(run.plan):
                 pool.take_back(pool.lend(arena_bytes(run)))
         gradients += _run_beside(run, pool)
@@ -286,9 +293,31 @@ def taken_by_epochs(
                 _take_back(pool, regions)
         if between is not None:
             if not epoch:
-                staying = sum(pool.lend(size)[1] for size in between.stays)
+                pool.apart()
+                staying = _made_once(between, pool)
             _run_beside(between, pool)
     return Taken(pool.most - staying, pool.mapped - before[0], pool.returned - before[1])
+
+
+def _made_once(run: Run, pool: _Imagined) -> int:
+    """Makes what stays; bytes of it. What passes meanwhile is mapped, and free for what comes next."""
+    staying = sum(pool.lend(size)[1] for size in run.stays)
+    if not run.hoists or run.plan is None:
+        return staying
+    for item in run.plan.hoisted:
+        if isinstance(item.value.type, StructType):
+            continue
+        part, calls = run.plan.preparation(item)
+        size = [value_bytes(value, run.sizes) for value in part.values]
+        last, held = part.values.index(item.value), dict[int, tuple[int, int]]()
+        size[last] /= 2 if item.is_half else 1
+        free = {at for at, value in enumerate(part.values) if value.op in LEAVES or isinstance(value.type, StructType)}
+        kept = [replace(call, frees=()) for call in calls]  # all of them are held until the value is there
+        _calls(run.plan, kept, size, run.sizes, pool, held, free)
+        if last in held:
+            staying += held.pop(last)[1]
+        _take_back(pool, [*held.values()])
+    return staying
 
 
 def _run_beside(run: Run, pool: _Imagined) -> list[tuple[int, int]]:

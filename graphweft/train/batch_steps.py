@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from graphweft import _config
-from graphweft.cost import Works, call_work
+from graphweft.cost import Works
 from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.loader.group_loader import GroupLoader
 from graphweft.loader.link import LinkLoader
 from graphweft.loader.loader import Loader
 from graphweft.nn.stack import Stack
 from graphweft.passes.work import Sizes
-from graphweft.runtime.prediction import computed
+from graphweft.runtime.prediction import plan_works
 from graphweft.runtime.staged import Choice, PreparedBatch, StagedPlan, batch_sizes
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.schedule.subtasks import Subtasks
@@ -32,6 +32,7 @@ from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
 from graphweft.train.full_batch import is_plain
 from graphweft.train.half_features import HalfFeatures, stores_half
 from graphweft.train.macro import MacroRun
+from graphweft.train.macro_works import macro_works
 from graphweft.train.needs import RunBudget
 from graphweft.train.node_batches import NodeBatches, Tables
 from graphweft.train.samplers import AnySampler
@@ -172,7 +173,7 @@ class BatchSteps(Steps):
         )
 
     def works(self) -> tuple[Works, float] | None:
-        """As for all steps, with the ways of preparing that the loader tries; None where nothing is staged."""
+        """As for all steps, with the ways of preparing that the loader tries; None where no seconds are predicted."""
         return self.works_in(self.loader.tried)
 
     def works_in(self, ways: Sequence[CoreSplit]) -> tuple[Works, float] | None:
@@ -180,11 +181,13 @@ class BatchSteps(Steps):
 
         Neighbourhoods of fewer seeds overlap less, so a batch of few is much work for its seeds.
         """
+        in_turn = all(way.workers == 0 for way in ways)
+        if self.macro is not None:
+            return macro_works(self.macro, self.model, self.edge_data.inputs, self._around, in_turn)
         found = self.staged_plan()
         if found is None:
             return None
         staged, sizes = found
-        in_turn = all(way.workers == 0 for way in ways)
         count = max(len(self.loader), 1)
         last = self.loader.num_items - (count - 1) * self.loader.batch_size
         if count == 1 or last == self.loader.batch_size:
@@ -195,12 +198,9 @@ class BatchSteps(Steps):
 
     def _batch_works(self, staged: StagedPlan, sizes: Sizes, in_turn: bool, batches: int) -> tuple[Works, float]:
         """What so many batches of these sizes do."""
-        calls, found = [*staged.plan.forward, *staged.plan.backward], staged.plan.compiled.works_at(sizes)
+        step, walks = plan_works(staged.plan, sizes)
         batch = [staged.draw_work(sizes, in_turn), *staged.preparation_works(sizes)]
-        for call in calls:
-            batch += next(found[slot.value] for slot in call.writes if slot.value in found)
-        works = [*((work, 1.0) for work in batch), (call_work(), len(calls)), *self._around(int(sizes.rows["B"]))]
-        walks = sum(computed(call, sizes) for call in calls)
+        works = [*((work, 1.0) for work in batch), *step, *self._around(int(sizes.rows["B"]))]
         return [(work, batches * count) for work, count in works], batches * walks
 
     def keep_ways(self, ways: Sequence[CoreSplit]) -> None:

@@ -20,7 +20,6 @@ from graphweft import _machine
 from graphweft._backward import backward_from
 from graphweft._draws import call_key, keyed
 from graphweft._errors import ConfigError, ShapeError
-from graphweft._memory import POOL
 from graphweft._trace import span
 from graphweft.data.graph_samples import GRAPH_ID
 from graphweft.interop.pyg_model import PyGModel
@@ -46,7 +45,7 @@ from graphweft.train.inference import USUAL_TILE, by_subgraphs, infer
 from graphweft.train.macro import MacroRun
 from graphweft.train.metrics import Evaluation
 from graphweft.train.mini_needs import needs_within
-from graphweft.train.needs import RunBudget
+from graphweft.train.needs import RunBudget, trimmed
 from graphweft.train.node_batches import NodeBatches, Tables
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.record import GUARDED
@@ -246,6 +245,11 @@ class MiniBatch(BatchSteps):
 
     def logits(self) -> Tensor:
         """Logits of all nodes from all of their neighbours, in evaluation mode, shape (N, C)."""
+        with trimmed(self.budget if self.budget is not None and self.budget.trims else None):
+            return self._of_all_nodes()
+
+    def _of_all_nodes(self) -> Tensor:
+        """As :meth:`logits`."""
         model = self.model
         if isinstance(self.sampler, ShadowSampler):
             size, seed = self.loader.batch_size, self.loader.seed
@@ -263,12 +267,7 @@ class MiniBatch(BatchSteps):
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss."""
-        trims = self.budget is not None and self.budget.trims
-        if trims:
-            POOL.trim()
         logits = self.logits()
-        if trims:
-            POOL.trim()
         expected = (self.ds.y.shape[0], self.ds.num_classes)
         if tuple(logits.shape) != expected:
             raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")

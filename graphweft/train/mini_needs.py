@@ -6,14 +6,17 @@ budget asks, or an error that names the least that would do. Called by the train
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from graphweft._budget import lifted, own_bytes, room
+from graphweft._errors import MemoryBudgetError
 from graphweft._memory import POOL, heap_bytes
 from graphweft.graph.block import Block
 from graphweft.ir.ops import Op
@@ -36,6 +39,7 @@ from graphweft.runtime.rehearsal import (
 from graphweft.runtime.staged import StagedPlan
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import SparseFeatures, alone
+from graphweft.train.batch_estimate import batch_estimate
 from graphweft.train.batch_steps import BatchSteps
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE
@@ -60,7 +64,8 @@ def needs_within(mini: BatchSteps, budget: RunBudget) -> tuple[Needs, list[CoreS
 
     It may not fit.
     """
-    with lifted():
+    with nullcontext() if is_plain(mini.model) else lifted():  # which is not interrupted: it may run the user's code
+        budget.check_room(_ids_bytes(mini))
         mini.prepare()
         macro = None if mini.macro is None else macro_taken(mini)
         batches = _batches_taken(mini) if macro is None else [macro.batch] * min(len(mini.loader), _DRAWN_BATCHES)
@@ -92,6 +97,14 @@ def needs_within(mini: BatchSteps, budget: RunBudget) -> tuple[Needs, list[CoreS
     chosen = max(fitting or ways, key=lambda way: ways[way][0].running if fitting else -ways[way][0].running)
     needs, taken = ways[chosen]
     return needs, list(fitting), taken.mapped + taken.returned
+
+
+def _ids_bytes(mini: BatchSteps) -> int:
+    """About what drawing a batch for its sizes takes."""
+    if not mini.fanouts:
+        return 0
+    seeds = min(mini.loader.batch_size, mini.loader.num_items)
+    return batch_estimate(mini.model, 0, mini.fanouts, seeds, mini.ds.num_nodes, mini.ds.num_edges).ids
 
 
 def by_epochs(
@@ -155,7 +168,10 @@ def _rehearsed(mini: BatchSteps, count: int) -> tuple[Prepared, int]:
         larger = _larger(found, _times_larger(mini, found, seeds / seen, seeds))
         if not _has_room(sum(larger.held) + max(sum(larger.making), taken_bytes(larger.step))):
             break
-        found, seen = _tried(mini, 0, seeds), seeds
+        try:
+            found, seen = _tried(mini, 0, seeds), seeds
+        except MemoryBudgetError:  # it takes more than the part says
+            break
     return (found if seen == count else _larger(found, _times_larger(mini, found, count / seen, count))), seen
 
 
@@ -169,11 +185,13 @@ def _has_room(nbytes: float) -> bool:
 def _times_larger(mini: BatchSteps, part: Prepared, times: float, seeds: int) -> float:
     """By how much a batch of ``seeds``, ``times`` as many, is larger than a part of it, whose neighbourhoods overlap.
 
-    It is made to see, where there is room for one that is as much larger, or for what sizes say of it.
+    Sizes tell; and it is made to see, where there is room for one that is as much larger, or for what they say of it.
     """
     most = times * (sum(part.held) + sum(part.making))
     if mini.fanouts:
-        most = min(most, _UNLIKE * drawn_bytes(mini.model, mini.ds, mini.fanouts, seeds))
+        counts = seeds, max(round(seeds / times), 1)
+        whole, some = (drawn_bytes(mini.model, mini.ds, mini.fanouts, count) for count in counts)
+        most, times = min(most, _UNLIKE * whole), min(times, _UNLIKE * whole / max(some, 1))
     if not _has_room(most):
         return times
     ready, _, _ = rehearse(lambda: mini.loader.make(torch.arange(seeds), 0), lambda batch: None)
@@ -190,10 +208,11 @@ def _larger(part: Prepared, times: float) -> Prepared:
 
 def _tried(mini: BatchSteps, first: int, count: int) -> Prepared:
     """The batch of ``count`` seeds from ``first`` on, by making and training on it."""
-    with torch.random.fork_rng(devices=[]), kept_buffers(mini.model):
-        found = rehearsed(lambda: mini.loader.make(torch.arange(first, first + count), 0), mini.gradients)
-    mini.optimizer.zero_grad(set_to_none=True)
-    return found
+    try:
+        with torch.random.fork_rng(devices=[]), kept_buffers(mini.model):
+            return rehearsed(lambda: mini.loader.make(torch.arange(first, first + count), 0), mini.gradients)
+    finally:
+        mini.optimizer.zero_grad(set_to_none=True)
 
 
 def _with_evaluation(mini: BatchSteps, budget: RunBudget, base: Needs, refreshing: int) -> tuple[Needs, Run]:
@@ -240,7 +259,7 @@ def _whole(mini: BatchSteps, model: CompiledModule) -> tuple[Footprint, Run]:
     model.train(training)
     found = footprint(plan, sizes, mini.ds.graph.is_symmetric)
     found = replace(found, structure=found.structure + dense_bytes(x, plan))
-    run = Run(plan, sizes, stays=(found.hoisted, found.structure))
+    run = Run(plan, sizes, stays=(found.structure,), hoists=True)
     return found, replace(run, beside=(max(0, found.making - taken_bytes(run)),))  # before anything else is computed
 
 
@@ -260,7 +279,10 @@ def _tiled(mini: BatchSteps, model: Stack, tile: int) -> int:
     most, taken = grown_while(lambda: _tried_tile(mini, model, some, times))
     POOL.trim()
     passed = before + most - own_bytes()  # above what it has afterwards, which compiling has made
-    return _tried_tile(mini, model, ids) if _has_room(times * passed) else taken
+    if _has_room(times * passed):
+        with contextlib.suppress(MemoryBudgetError):  # it takes more than the part says
+            return _tried_tile(mini, model, ids)
+    return taken
 
 
 def _tried_tile(mini: BatchSteps, model: Stack, ids: Tensor, times: float = 1.0) -> int:
@@ -272,9 +294,11 @@ def _tried_tile(mini: BatchSteps, model: Stack, ids: Tensor, times: float = 1.0)
     small = max(heap_bytes() - small, 0)  # with the sampler's own memory
     noted = larger_regions(drawn, times)
     model.eval()
-    with torch.no_grad():
-        layers = [_tile(mini, model, index, block, noted, times) for index in range(len(model.layers))]
-    model.train(training)
+    try:
+        with torch.no_grad():
+            layers = [_tile(mini, model, index, block, noted, times) for index in range(len(model.layers))]
+    finally:
+        model.train(training)
     return taken_by_tiles(layers) + int(times * small)
 
 

@@ -8,7 +8,7 @@ that names the least budget that would do. Called by the steps of :mod:`graphwef
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config
-from graphweft._budget import Budget, Highest, in_force, lifted, own_bytes
+from graphweft._budget import Budget, Highest, in_force, own_bytes
 from graphweft._errors import ConfigError, MemoryBudgetError
 from graphweft._memory import POOL, heap_bytes, lean_heap
 from graphweft.data.dataset import Dataset
@@ -25,7 +25,7 @@ from graphweft.data.stored import StoredDataset
 from graphweft.dist.ranks import Ranks
 from graphweft.ir.residency import TensorType
 from graphweft.passes.work import Sizes
-from graphweft.runtime.footprint import footprint
+from graphweft.runtime.footprint import footprint, kept_bytes
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.rehearsal import Prepared, Run, taken_bytes, uses_torch
 from graphweft.storage.feature import SparseFeatures, is_dense
@@ -39,7 +39,7 @@ from graphweft.train.needs_by_running import grown_while
 _TO_COME = 800 << 10
 # What compiling, or recording, takes before it is known what a run needs; and what stays of recording and compiling a
 # user's layers.
-_PLANNING, _RECORDING, RECORDED = 5 << 20, 16 << 20, 12 << 20
+_PLANNING, _RECORDING, RECORDED = 6 << 20, 16 << 20, 12 << 20
 _COPIES = 4  # of each parameter: two moments, the best and the last weights; its gradient is one of a step's values
 _AGAIN = 1.15  # times what was measured, for another measurement
 _ROOM, _SPARE = 1.03, 6 << 20  # times what is predicted, and bytes, that a budget has to leave room for
@@ -104,6 +104,11 @@ class Needs:
     def spare(self) -> int:
         """The part of :attr:`least` above :attr:`running`."""
         return int(((_AGAIN if self.measured else _ROOM) - 1) * self.running) + _SPARE + _OTHERWISE
+
+    def beyond(self, reached: int) -> Needs:
+        """The same, where finding out has shown that a run takes more than ``reached`` bytes."""
+        missing = reached - self.running
+        return self if missing < 0 else replace(self, program=self.program + missing + 1)
 
     def fits(self, limit: int) -> bool:
         """Whether a budget of ``limit`` bytes would do. One that is named as the least, too, where it is measured."""
@@ -196,12 +201,13 @@ class RunBudget:
         if not self.fits(needs):
             raise refusal(needs, self.limit)
 
-    def begun(self, data: int, sized: Callable[[], Needs], records: bool) -> AbstractContextManager[None]:
-        """The block in which it is found out what a run takes.
+    @contextmanager
+    def begun(self, data: int, sized: Callable[[], Needs], records: bool) -> Iterator[None]:
+        """The block in which it is found out what a run takes, within the budget as the run itself.
 
-        Where even that is more than there is, a run is refused at once by what sizes alone tell. But where the data by
-        themselves are more it is found out nevertheless, unless that runs the model's own code: a better figure is
-        worth the few bytes further above the budget.
+        Where even that is more than there is, or turns out to be, the run is refused by what sizes alone tell. Where
+        the data by themselves are more, it is found out as far as that takes no memory of the pool, unless it runs the
+        model's own code: a better figure is worth the few bytes of compiling above a budget that is already exceeded.
 
         Args:
             data: Bytes of the data.
@@ -210,11 +216,23 @@ class RunBudget:
 
         Raises: MemoryBudgetError.
         """
-        if data + self.taken() + (_RECORDING if records else _PLANNING) <= self.limit:
-            return nullcontext()
-        if data > self.limit and not records:
-            return lifted()
-        raise refusal(sized(), self.limit)
+        more = data + self.taken() + (_RECORDING if records else _PLANNING)
+        if more > self.limit and (records or data <= self.limit):
+            raise refusal(sized(), self.limit)
+        self._budget.reserve = self._to_come
+        try:
+            yield
+        except MemoryBudgetError as failure:
+            if not failure.reached:
+                raise
+            raise refusal(sized().beyond(failure.reached), self.limit) from None
+        finally:
+            self._budget.reserve = None
+
+    def _to_come(self) -> int:
+        """Bytes that compiling may still take beside the pool; a run that fits leaves as many."""
+        before, rest = self._before
+        return max(0, _SPARE - (before + own_bytes() - POOL.stats().mapped - rest))
 
     @property
     def floor(self) -> int:
@@ -315,7 +333,7 @@ def full_needs(
         records: Whether the step is recorded.
     """
     step, evaluation = (footprint(plan, sizes, ds.graph.is_symmetric) for plan in plans)
-    kept = max(step.hoisted, evaluation.hoisted)
+    kept, structure = kept_bytes(plans, sizes, ds.graph.is_symmetric)
     data = base.data
     reads = any("x" in (*plan.tensors, *plan.fixed) for plan in plans)
     halves = any(item.is_half for plan in plans for item in plan.hoisted)
@@ -323,7 +341,6 @@ def full_needs(
         data += ds.x.nbytes // 2  # beside those of the dataset, from which it is made
     if released and kept and not (reads or halves) and is_dense(ds.x):
         data -= min(ds.x.nbytes, kept)
-    structure = max(step.structure, evaluation.structure)
     structure += dense_bytes(ds.x, *plans)
     if isinstance(ds.x, SparseFeatures) and any(call.kernel == "sparse_matmul" for call in plans[0].backward):
         structure += ds.x.values.nbytes + ds.x.indices.nbytes + ds.x.indptr.element_size() * ds.x.width
@@ -333,7 +350,10 @@ def full_needs(
     else:
         steps, both = taken_bytes(first, again), taken_bytes(first, last, again, last)
     steps = max(steps, step.making, evaluation.making)  # which is over before the first step
-    both = max(steps, both)
+    handed = (
+        loss_bytes(ds.num_nodes, ds.num_classes) if records else 0
+    )  # outputs, of which those of a recording are kept
+    both = max(both, steps + handed)
     return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)
 
 

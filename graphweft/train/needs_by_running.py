@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from graphweft import _budget
 from graphweft._backward import backward_from
 from graphweft._budget import Highest, lifted, own_bytes
 from graphweft._memory import POOL
@@ -31,7 +32,10 @@ Features = Tensor | SparseFeatures
 T = TypeVar("T")
 _Running = Callable[[Graph, Any, dict[str, Any]], object]
 
-_STRIDES = (16, 8, 4, 2, 1)  # every so many nodes are the parts
+_STRIDES = (16, 8, 4, 2, 1)  # every so many nodes are the parts;
+_FIRST = 64  # the first ones, where a 16th might take more than there is:
+_LEAST_PART = 2048  # nodes
+_REAL, _HELD = 4, 4  # bytes of a number, and rows of the widest kind that a run is thought to have of nodes and edges
 _MOST = 1 << 30  # bytes of a run on the whole graph that is tried: beyond, parts tell enough and take less time
 _TURNS = 2  # of a step and an evaluation, whose memory is not given back in between
 _LOOK = 2e-4  # seconds between two looks at the memory
@@ -97,10 +101,12 @@ def _evaluate(model: nn.Module, graph: Graph, rows: Features, given: dict[str, A
 def kept_buffers(model: nn.Module) -> Iterator[None]:
     """The model's buffers hold the same numbers after the block as before."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    yield
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                buffer.copy_(buffers[name])
 
 
 def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int, run: _Running) -> Taken:
@@ -109,14 +115,30 @@ def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room:
         return Taken(0, 0)
     found, training = list[Part](), model.training
     with torch.random.fork_rng(devices=[]), kept_buffers(model), lifted():
-        for stride in _STRIDES:
-            if found and grown(found, 1 / stride, _WORSE).total > (min(room, _MOST) if stride == 1 else room):
+        for stride in _strides(model, ds, room):
+            POOL.trim()
+            left = min(room, _budget_room(room), _MOST if stride == 1 else room)  # recording has taken some of it
+            if found and grown(found, 1 / stride, _WORSE).total > left:
                 break
             found.append(_on_part(ds, x, edges, stride, run))
             gc.collect()  # what recording and differentiating leave behind refers to itself
     model.train(training)
     POOL.trim()
     return grown(found, 1.0, _AGAIN if found[-1].share == 1.0 else _SPARE)
+
+
+def _budget_room(otherwise: int) -> int:
+    """Bytes that the budget leaves now, where there is one."""
+    left = _budget.room()
+    return otherwise if left is None else left
+
+
+def _strides(model: nn.Module, ds: Dataset, room: int) -> tuple[int, ...]:
+    """The parts to try: nothing is known of the first one but how wide the model is."""
+    widest = max((p.shape[-1] for p in model.parameters() if p.dim() > 1), default=1)
+    guess = _REAL * _HELD * widest * (ds.num_nodes + ds.num_edges)
+    is_large = ds.num_nodes >= _FIRST * _LEAST_PART  # smaller parts tell little of the whole
+    return (_FIRST, *_STRIDES) if is_large and guess > _STRIDES[0] * room else _STRIDES
 
 
 def _on_part(ds: Dataset, x: Features, edges: EdgeData, stride: int, run: _Running) -> Part:

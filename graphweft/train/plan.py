@@ -216,7 +216,7 @@ def choose(
     if not fitting:
         least = min(
             (strategy for strategy in possible if strategy.needs is not None),
-            key=lambda strategy: strategy.peak_bytes or 0,
+            key=lambda strategy: strategy.needs.least if strategy.needs else 0,
         )
         assert least.needs is not None and limit is not None  # it does not fit
         raise refusal(least.needs, limit)

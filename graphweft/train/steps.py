@@ -7,13 +7,14 @@ the trainer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from graphweft._errors import ConfigError
+from graphweft._errors import ConfigError, MemoryBudgetError
 from graphweft._memory import POOL
 from graphweft.data.part_dataset import PartDataset
 from graphweft.data.stored import StoredDataset
@@ -41,7 +42,7 @@ from graphweft.train.int8_rules import mode_for_int8
 from graphweft.train.link_task import LinkTask, check_link
 from graphweft.train.macro import as_macro
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.needs import RunBudget, base_needs
+from graphweft.train.needs import Needs, RunBudget, base_needs
 from graphweft.train.needs_by_sizes import sized_needs
 from graphweft.train.option_table import check_drawn, check_given
 from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, check_fanouts
@@ -84,12 +85,21 @@ def make_steps(given: Given, budget: RunBudget | None) -> tuple[str, Steps, Prom
     Raises: ConfigError for options that do not fit the task or each other, MemoryBudgetError.
     """
     given = given._replace(mode=mode_for_int8(given))
+    with finding_out(given, budget):
+        return _fitted(given, budget)
+
+
+def finding_out(given: Given, budget: RunBudget | None) -> AbstractContextManager[None]:
+    """The block in which it is found out what a run takes: within its budget, where it has one and is in memory."""
     if budget is None or isinstance(given.ds, StoredDataset):
-        return _fitted(given, budget)
-    base, records = base_needs(given.ds, given.model, budget), not is_plain(given.model)
-    sized = partial(sized_needs, base, given.model, given.ds, given.mode, given.drawn)
-    with budget.begun(base.data, sized, records):
-        return _fitted(given, budget)
+        return nullcontext()
+    base = base_needs(given.ds, given.model, budget)
+    return budget.begun(base.data, partial(_sized, given, base, given.mode), not is_plain(given.model))
+
+
+def _sized(given: Given, base: Needs, mode: str) -> Needs:
+    """What a run takes, from sizes alone."""
+    return sized_needs(base, given.model, given.ds, mode, given.drawn)
 
 
 def _fitted(given: Given, budget: RunBudget | None) -> tuple[str, Steps, Promise]:
@@ -161,6 +171,12 @@ def planned(
             room.forget()
             try:
                 strategies.append(_priced(mode, given, room, machine, made))
+            except MemoryBudgetError as failure:
+                if not failure.reached:
+                    raise
+                made.pop(mode, None)
+                base = base_needs(given.ds, given.model, room)
+                strategies.append(Strategy(mode, needs=_sized(given, base, mode).beyond(failure.reached)))
             except ConfigError as failure:
                 if mode == "full" or given.drawn != USUALLY_DRAWN or len(modes) == 1:
                     raise  # the user's options, or nothing else that could be taken

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,7 @@ def test_prepare_inspect_train_resume_and_predict(files: Path, capsys: pytest.Ca
         (["prepare", *FILES, "--out", "s", "--memory", "1MB"], "--memory: expected at least"),
         (["prepare", *FILES, "--out", "s", "--method", "none.npz"], "none.npz: expected the part of every node"),
         (["inspect", "none", "--verify"], "none: expected a store with manifest.json"),
-        (["train", "--scale", "0.1", "--memory", "1MB"], "--memory: expected at least"),
+        (["train", "--scale", "0.1", "--memory", "1MB"], "--memory: expected "),
         (["train", "--memory", "lots"], "--memory: expected a size such as 8GB or 512MB, got 'lots'"),
         (["train", "--task", "link", "--memory", "1GB"], "memory=1GB cannot be combined with task=link"),
         (["train", "--mode", "macro", "--macro", "large:1/8"], "--macro: expected parts:A/B with mode macro"),
@@ -95,6 +96,20 @@ def test_bad_arguments_are_one_line(
     assert main(arguments) == 2
     line = capsys.readouterr().err.strip().splitlines()
     assert words in line[-1]
+
+
+@pytest.mark.own_process
+def test_a_budget_that_reading_uses_up_names_no_least(capsys: pytest.CaptureFixture[str]) -> None:
+    """Planning names one, which trains."""
+    assert main(["train", "--memory", "1MB", "--quiet"]) == 2
+    told = capsys.readouterr().err.strip().splitlines()[-1]
+    assert re.search(
+        r"--memory: expected more than the \d+ MB that are taken before this run is planned, got 1 MB", told
+    )
+    assert main(["plan", "--memory", "1MB"]) == 2
+    least = re.search(r"expected at least (\d+) MB for this run", capsys.readouterr().err)
+    assert least is not None
+    assert main(["train", "--memory", f"{least[1]}MB", "--epochs", "2", "--quiet"]) == 0
 
 
 def test_options_that_do_not_fit_a_store_are_one_line(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

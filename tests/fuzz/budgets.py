@@ -2,11 +2,11 @@
 
     python -m fuzz.budgets --count 100 --seed 0        # in tests/, with the tree on PYTHONPATH
 
-A case draws a graph, a model, a mode and a share. A forked child trains two epochs and predicts with plenty of
-memory, and its peak is compared with what was predicted: anonymous memory above what it had before its data.
-A second one gets that share of the prediction. It keeps to it, or is refused before training with the least that would
-do; then a third one gets exactly that, and has to train within it, and a fourth one gets clearly less, and has to be
-refused. Lines say what went wrong, the last ones sum up.
+A case draws a graph, a model, a mode and a share. A forked child trains two epochs, or until every way of preparing
+batches was tried, and predicts with plenty of memory, and its peak is compared with what was predicted: anonymous
+memory above what it had before its data. A second one gets that share of the prediction. It keeps
+to it, or is refused before training with the least that would do; then a third one gets exactly that, and has to train
+within it, and a fourth one gets clearly less, and has to be refused. Lines say what went wrong, the last ones sum up.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ GRAPHS = {"arxiv": 0.3, "products": 0.03, "flickr": 0.3, "pubmed": 1.0, "reddit"
 MODELS = ("GCN", "SAGE", "GIN", "GAT", "CGAT", "NGCF", "APPNP", "GCNII", "Transformer", "UserGCN", "UserGAT")
 _PLENTY = 64 << 30
 _EVERY = 0.001  # seconds between two looks
+_EPOCHS, _TRIED = 2, 26  # at least, and batches until every way of preparing them was tried: some hold more than others
 _LESS, _BESIDE = 0.8, 2 << 20  # of the least that was named, and bytes: what another run may take less
 _SHARES = (0.5, 0.7, 0.9, 1.0, 1.05, 1.2, 2.0)  # of what the run is predicted to need where memory is plenty
 
@@ -115,7 +116,7 @@ def run(case: dict[str, Any], memory: int) -> dict[str, Any]:
     try:
         trainer = Trainer(model_of(case, ds), ds, memory=memory, **options_of(case))
         told |= {"predicted": trainer.needs.total if trainer.needs else 0, "mode": trainer.mode}
-        trainer.fit(2)
+        trainer.fit(max(_EPOCHS, trainer._batch.epochs_until(_TRIED)))
         trainer.predict()
     except gw.errors.MemoryBudgetError as refused:
         told |= {"least": refused.least, "late": trainer is not None, "words": str(refused)}

@@ -543,7 +543,7 @@ def test_a_batch_that_reaches_the_nodes_that_its_part_does_is_made_to_see_how_mu
     with Budget(int(5 * taken)).enforced(), lifted():
         assert 1 <= _times_larger(mini, part, 8.0, 1024) < 3
     with Budget(int(taken / 2)).enforced(), lifted():
-        assert _times_larger(mini, part, 8.0, 1024) == 8.0
+        assert 1 <= _times_larger(mini, part, 8.0, 1024) < 3  # by sizes alone
 
 
 def test_what_torch_takes_in_a_step_beside_the_pool_is_counted() -> None:

@@ -14,17 +14,21 @@ import graphweft as gw
 from graphweft import _machine
 from graphweft.cost import CostModel, Work, gather_work, product_work, rows_work
 from graphweft.data.dataset import Dataset
+from graphweft.loader.multistage import MultistageLoader
 from graphweft.runtime import rehearsal
 from graphweft.runtime.machine import Machine
 from graphweft.runtime.rehearsal import taken_bytes
+from graphweft.sample.stages import LargeBatch
 from graphweft.storage.memory_size import shown_bytes
 from graphweft.train.history import History
+from graphweft.train.macro import Macro
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.mini_needs import batch_taken
 from graphweft.train.needs import Needs, rehearse
 from graphweft.train.needs_by_running import _measured
 from graphweft.train.plan import GraphStatistics, Strategy, choose
 from graphweft.train.promise import Promise
+from graphweft.train.strategies import statistics_of
 
 MB = 10**6
 OF = GraphStatistics("twin", 9, 9, (1,) * 6, 2, 1.0, 2, (5, 2, 2))
@@ -60,6 +64,26 @@ def test_a_plan_says_what_dominates_and_why_others_were_not_taken() -> None:
         choose([FULL, MINI], OF, MB)
     assert caught.value.least == MINI.needs.least
     assert choose([FULL, MINI], OF, caught.value.least).mode == "mini"
+
+
+def test_the_least_of_several_strategies_is_the_smallest_budget_that_would_do() -> None:
+    """What planning took is part of a peak and of no budget, and what was measured needs more to spare."""
+    measured = Strategy("full", needs=Needs(step=100 * MB, measured=True))
+    planned = Strategy("mini", needs=Needs(step=105 * MB, planning=300 * MB))
+    assert measured.needs is not None and planned.needs is not None
+    assert planned.needs.least < measured.needs.least
+    with pytest.raises(gw.errors.MemoryBudgetError) as caught:
+        choose([measured, planned], OF, MB)
+    assert caught.value.least == planned.needs.least
+
+
+@pytest.mark.parametrize("nodes", [1, 7, 400])
+def test_statistics_are_quantiles_of_the_in_degrees(nodes: int) -> None:
+    src, dst = torch.randint(0, nodes, (2, 9 * nodes), generator=torch.Generator().manual_seed(nodes))
+    of = gw.Dataset("drawn", gw.Graph(src, dst, num_nodes=nodes), torch.zeros(nodes, 1), torch.zeros(nodes).long())
+    degrees = np.sort(np.bincount(dst.numpy(), minlength=nodes))
+    wanted = [int(degrees[round(q * (nodes - 1))]) for q in (0.0, 0.25, 0.5, 0.75, 0.99, 1.0)]
+    assert list(statistics_of(of).in_degrees) == wanted
 
 
 def test_costs_are_found_from_sums_of_calls() -> None:
@@ -118,13 +142,41 @@ def test_the_memory_of_macro_batches_is_planned_as_the_trainer_finds_it(macro: s
     given: dict[str, Any] = {"mode": "mini", "memory": "2GB", "fanouts": (5, 5), "batch_size": 256}
     plan, without = (gw.plan(_model("SAGE", ds), ds, **given, macro=text) for text in (macro, None))
     trainer = gw.Trainer(_model("SAGE", ds), ds, macro=macro, **given)
-    assert plan.epoch_seconds is None and macro in plan.strategy.batches and macro not in without.strategy.batches
+    assert macro in plan.strategy.batches and macro not in without.strategy.batches
     planned, plain, found = plan.strategy.needs, without.strategy.needs, trainer.needs
     assert planned is not None and plain is not None and found is not None
     assert planned.data == pytest.approx(found.data, rel=0.05) and planned.data > plain.data + MB
     assert planned.running - planned.program == pytest.approx(found.running - found.program, rel=0.1)
     with pytest.raises(gw.errors.ConfigError, match=r"^macro: expected mode mini as well, got mode 'full'"):
         gw.plan(_model("SAGE", ds), ds, mode="full", macro=macro)
+
+
+@pytest.mark.parametrize("macro", ["large:1/4", "parts:2/8"])
+def test_the_seconds_of_macro_batches_are_those_of_their_draws_rows_and_layers(macro: str, ds: Dataset) -> None:
+    """Against what is made: one macro-batch and one of its batches, each as often as an epoch has them."""
+    given: dict[str, Any] = {"fanouts": (5, 5), "batch_size": 256}
+    plan = gw.plan(_model("SAGE", ds), ds, mode="mini", macro=macro, **given)
+    steps = gw.Trainer(_model("SAGE", ds), ds, mode="mini", macro=macro, **given)._batch
+    assert isinstance(steps, MiniBatch) and isinstance(steps.loader, MultistageLoader)
+    found = steps.works()
+    assert found is not None and plan.epoch_seconds is not None and plan.strategy.slowest
+    loader, (made, batch) = steps.loader, steps.loader.made(0)
+    groups, steps_of_epoch = len({planned.path for planned in loader.plan(0).batches}), len(loader)
+    draws = sorted(count for work, count in found[0] if work.kind.startswith("draw"))
+    assert draws == sorted([groups, steps_of_epoch]) and groups > 1
+    (drawn,) = {work.amount for work, count in found[0] if work.kind.startswith("draw") and count == groups}
+    assert drawn * groups == pytest.approx(made.level.graph.num_edges * loader.num_items / made.level.seeds.numel())
+    losses = [work for work, count in found[0] if work.kind == "loss" and count == steps_of_epoch]
+    assert [work.amount for work in losses] == [batch.num_seeds * ds.num_classes]
+    twice = gw.plan(_model("SAGE", ds), ds, mode="mini", macro=macro, fanouts=(5, 5), batch_size=64)
+    assert twice.epoch_seconds is not None and twice.epoch_seconds > plan.epoch_seconds  # more steps, the same seeds
+
+
+def test_macro_batches_that_change_or_nest_have_no_seconds(ds: Dataset) -> None:
+    nested, measured = Macro([LargeBatch(0.5), LargeBatch(0.25)]), Macro("large:1/4", quality=0.5)
+    for macro in (nested, measured, Macro("parts:2/8", refresh=2)):
+        steps = gw.Trainer(_model("SAGE", ds), ds, mode="mini", macro=macro, fanouts=(5, 5), batch_size=256)._batch
+        assert steps.works() is None
 
 
 def test_planning_changes_neither_model_nor_bits(ds: Dataset) -> None:
