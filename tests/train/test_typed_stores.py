@@ -14,6 +14,7 @@ from stored_kinds import academic
 
 import graphweft as gw
 from graphweft.data.flat_features import with_flat_features
+from graphweft.data.stored_graph import StoredGraph
 from graphweft.loader.group_loader import GroupLoader
 from graphweft.loader.groups import read_group
 from graphweft.loader.hubs import influence, pin_hubs
@@ -399,3 +400,23 @@ def test_groups_tell_which_edges_they_leave_out(folder: Path, capsys: pytest.Cap
     whole = _trainer("RGCN", store, store.num_features, "macro", macro=f"parts:{PARTS}/{PARTS}", progress=True)
     assert whole.fit(1)[-1].metrics["edges_kept"] == 1.0
     assert "of the edges" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["RGCN", "HGT"])
+def test_a_refusal_by_sizes_reads_no_structure(kind: str, folder: Path) -> None:
+    ds = StoredGraph(gw.macro.Store(folder))
+    with pytest.raises(gw.errors.MemoryBudgetError, match="memory: expected at least"):
+        _trainer(kind, ds, ds.num_features, memory="1MB")
+    assert ds._graph is None
+    assert ds.graph.is_typed and ds._graph is not None  # which reads it
+
+
+def test_a_type_of_a_store_that_receives_no_edge_is_told(tmp_path: Path) -> None:
+    ids = torch.arange(40)
+    graph = gw.Graph.hetero({("paper", "by", "author"): (ids, ids % 10)}, {"author": 10, "paper": 40})
+    y = torch.cat([torch.full((10,), -1), ids % 3])
+    ds = gw.Dataset("by", graph, None, y, features={"paper": torch.eye(40)}, target_type="paper", seed=0)
+    store = gw.macro.prepare_store(ds, tmp_path / "s", parts=2, method="hash")
+    model = gw.nn.RGCN(store.num_features, 8, 3, num_relations=1)
+    with pytest.warns(gw.errors.DataWarning, match="nodes of type 'paper' have the labels and receive no edge"):
+        gw.Trainer(model, store, mode="mini", fanouts=(3, 3), memory="64MB")
