@@ -40,8 +40,17 @@ from graphweft.data.flat_features import with_flat_features
 
 COLUMNS = ("data", "model", "way", "seed", "test_acc", "val_acc", "best_epoch", "epochs", "seconds")
 WAYS = ("mini", "multilevel hubs", "random", "multilevel", "random hubs", "whole", "multilevel neighbours")
-# half of the fan-outs; twice the parts of a group; twice the hubs; a quarter of the parts with three times their nodes
-MORE_WAYS = ("mini few", "multilevel wide", "multilevel hubs more", "multilevel neighbours more")
+# half of the fan-outs; twice the parts of a group; twice the hubs; a quarter of the parts with three times their nodes,
+# an eighth with seven times; the first layer on the whole graph, with five parts in eight, as rows are twice as wide
+MORE_WAYS = (
+    "mini few",
+    "multilevel wide",
+    "multilevel hubs more",
+    "multilevel neighbours more",
+    "multilevel neighbours most",
+    "multilevel first",
+    "multilevel first neighbours",
+)
 WIDTH = 128
 FANOUTS, HIDDEN = (10, 10), 64
 TYPED = ("academic", "dblp")
@@ -181,11 +190,15 @@ def run(name: str, model: str, way: str, seed: int, work: Path) -> dict[str, obj
         ds = gw.macro.Store(work / name / ("multilevel" if method == "whole" else method))
         nbytes = sum(block.nbytes for part in ds.manifest.parts for block in part.blocks)
         group = recipe.parts if method == "whole" else recipe.group * (2 if "wide" in more else 1)
+        share = 7 if "most" in more else 3 if "more" in more else 1
+        if "first" in more:
+            group = max(group * 5 // 8, 1)
         if "neighbours" in more:
-            group = max(group // (4 if "more" in more else 2), 1)
+            group = max(group // (share + 1), 1)
         macro = [f"parts:{group}/{recipe.parts}"]
         macro += [f"hubs:{nbytes * (2 if 'more' in more else 1) // recipe.hubs}"] if "hubs" in more else []
-        macro += [f"neighbours:{3 if 'more' in more else 1}"] if "neighbours" in more else []
+        macro += [f"neighbours:{share}"] if "neighbours" in more else []
+        macro += ["first:whole"] if "first" in more else []
         given |= {"mode": "macro", "macro": "+".join(macro)}
     net = network(model, ds, recipe)
     begun = time.perf_counter()
