@@ -4,7 +4,9 @@
 
 Ways: ``mini`` in memory; groups of 8 of 64 parts from a store (typed sets: 3 of 64): ``multilevel`` and ``random``
 parts, each also with hubs of a sixteenth of the bytes; ``whole`` has all parts in one group; ``neighbours`` has groups
-of half as many parts, each of which brings as many nodes of others as it has. Every run is a process with one thread;
+of half as many parts, each of which brings as many nodes of others as it has, ``more`` of them a quarter of the parts
+and three times as many, ``most`` an eighth and seven times; ``first`` has five parts in eight with the first layer on
+all edges of the graph. Every run is a process with one thread;
 a run that is in the file already is not made again, and none begins after ``--seconds``. Data are those of
 ``multistage.py``, DBLP, and ``academic``, a typed graph that is made here; typed sets have hubs of a sixty-fourth.
 Wide sparse features are projected to 128 columns at random for all ways, as parts make rows dense. The test accuracy is

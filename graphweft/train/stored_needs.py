@@ -116,9 +116,11 @@ def _beside(model: nn.Module, store: Store, fanouts: Sequence[int], seeds: int, 
     nodes = int(np.diff(store.bounds)[order].sum())
     edges = int(store.edge_counts[order].sum())
     weights = sum(p.nbytes for p in model.parameters())
-    # columns as they lie there: those of typed stores are one more for each node of a type without features
-    found = batch_estimate(model, store.row_width, fanouts, min(seeds, nodes), nodes, edges)
-    batch = int(_SHARED * (found.step + found.rows * _REAL * store.row_width))
+    # a step of typed layers is told too low by its rows: several parts are tried where all columns of the model fit,
+    # which are one more for each node of a type without features
+    width = store.row_width if count == 1 else store.num_features
+    found = batch_estimate(model, width, fanouts, min(seeds, nodes), nodes, edges)
+    batch = int(_SHARED * (found.step + found.rows * _REAL * width))
     # an evaluation takes what groups have given back
     groups = group_bytes(store, count, 0)
     return _COPIES * weights + _PROGRAMS + _UNASKED + max(batch, _EVALUATES + structure_of_part(store) + held - groups)

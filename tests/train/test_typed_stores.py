@@ -420,3 +420,32 @@ def test_a_type_of_a_store_that_receives_no_edge_is_told(tmp_path: Path) -> None
     model = gw.nn.RGCN(store.num_features, 8, 3, num_relations=1)
     with pytest.warns(gw.errors.DataWarning, match="nodes of type 'paper' have the labels and receive no edge"):
         gw.Trainer(model, store, mode="mini", fanouts=(3, 3), memory="64MB")
+
+
+def test_the_least_of_typed_groups_counts_rows_as_they_are_stored(tmp_path: Path) -> None:
+    """The model has a column for every author; no row is so wide."""
+    papers, authors = 2_000, 20_000
+    ids = torch.arange(authors)
+    edges = {("author", "writes", "paper"): (ids, ids % papers), ("paper", "by", "author"): (ids % papers, ids)}
+    graph = gw.Graph.hetero(edges, {"author": authors, "paper": papers})
+    y = torch.cat([torch.full((authors,), -1), ids[:papers] % 3])
+    x = {"paper": torch.randn(papers, 4, generator=torch.Generator().manual_seed(0))}
+    ds = gw.Dataset("wide", graph, None, y, features=x, target_type="paper", seed=0)
+    store = gw.macro.prepare_store(ds, tmp_path / "s", parts=2, memory="200MB", method="hash")
+
+    def trainer(memory: int) -> gw.Trainer:
+        torch.manual_seed(0)
+        model = gw.nn.RGCN(store.num_features, 8, 3, num_relations=2, num_layers=2)
+        return gw.Trainer(model, store, mode="macro", fanouts=(5, 5), batch_size=256, seed=0, memory=memory)
+
+    least = 1_000_000
+    for _ in range(3):  # refused by sizes, then perhaps by what was measured
+        try:
+            assert trainer(least).fit(1)[-1].loss > 0
+            break
+        except gw.errors.MemoryBudgetError as refused:
+            assert refused.least > least
+            least = refused.least
+    else:
+        pytest.fail(f"no run within the {least} bytes that refusals named")
+    assert store.num_features > authors and least < 80_000_000
