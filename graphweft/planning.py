@@ -35,7 +35,7 @@ from graphweft.train.model_input import as_read, opened
 from graphweft.train.needs import RunBudget, budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.option_table import check_drawn
-from graphweft.train.options import MODES, USUAL_BATCH, USUAL_RATE, check_choice, check_fanouts, check_integer
+from graphweft.train.options import GROUPS, MODES, USUAL_BATCH, USUAL_RATE, check_choice, check_fanouts, check_integer
 from graphweft.train.plan import Considered, Plan, Strategy
 from graphweft.train.setup import Drawn, Given
 from graphweft.train.spec import TrainSpec
@@ -75,8 +75,9 @@ def plan(
         mode: The mode to plan; "auto": the fastest that fits.
         fanouts: For mini-batches, as for :class:`gw.Trainer`.
         batch_size: Likewise.
-        macro: Parts of a group, "parts:B/P", for a store; for data in memory macro-batches of mode "mini", such as
-            "large:1/8", of which one is made with a batch of it, for their memory and their seconds.
+        macro: Parts of a group, "parts:B/P", for a store; None with mode "auto": "neighbours:auto". For data in memory
+            macro-batches of mode "mini", such as "large:1/8", of which one is made with a batch of it, for their memory
+            and their seconds.
         device: For mode "mini": a device that takes batches, as for :class:`gw.Trainer`; it is started and measured.
         schedule: Likewise, who prepares them.
 
@@ -107,6 +108,7 @@ def plan(
     else:
         ds, built = _opened(data), copy.deepcopy(model)
     if isinstance(ds, StoredDataset):
+        macro = GROUPS if macro is None and mode == "auto" else macro
         inside = Drawn(check_fanouts(fanouts), batch_size or USUAL_BATCH, None, 1, "neighbor", "whole")
 
         def price(group: Dataset) -> Strategy:
@@ -153,10 +155,11 @@ def _stored_needs(
     with budget.within():
         steps = sampled(given)
         if isinstance(steps, Grouped):
-            brought = 0 if steps.neighbours is None else int(steps.neighbours.sizes.nbytes.sum())
-            return StoredNeeds(groups_within(steps, budget)[0], steps.group, "from disk", brought)
+            needs, found = groups_within(steps, budget)[0], steps.neighbours
+            share, brought = (0.0, 0) if found is None else (found.share, int(found.sizes.nbytes.sum()))
+            return StoredNeeds(needs, steps.group, "from disk", share, brought, steps.ways, found)
         rooms = rows_within(steps, budget)
-        return StoredNeeds(rooms.needs, 0, rooms.text(), 0)
+        return StoredNeeds(rooms.needs, 0, rooms.text())
 
 
 def _in_memory(

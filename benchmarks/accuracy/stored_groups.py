@@ -4,7 +4,9 @@
 
 Ways: ``mini`` in memory; groups of 8 of 64 parts from a store (typed sets: 3 of 64): ``multilevel`` and ``random``
 parts, each also with hubs of a sixteenth of the bytes; ``whole`` has all parts in one group; ``neighbours`` has groups
-of half as many parts, each of which brings as many nodes of others as it has. Every run is a process with one thread;
+of half as many parts, each of which brings as many nodes of others as it has, ``more`` of them a quarter of the parts
+and three times as many, ``most`` an eighth and seven times; ``first`` has five parts in eight with the first layer on
+all edges of the graph. Every run is a process with one thread;
 a run that is in the file already is not made again, and none begins after ``--seconds``. Data are those of
 ``multistage.py``, DBLP, and ``academic``, a typed graph that is made here; typed sets have hubs of a sixty-fourth.
 Wide sparse features are projected to 128 columns at random for all ways, as parts make rows dense. The test accuracy is
@@ -40,8 +42,17 @@ from graphweft.data.flat_features import with_flat_features
 
 COLUMNS = ("data", "model", "way", "seed", "test_acc", "val_acc", "best_epoch", "epochs", "seconds")
 WAYS = ("mini", "multilevel hubs", "random", "multilevel", "random hubs", "whole", "multilevel neighbours")
-# half of the fan-outs; twice the parts of a group; twice the hubs; a quarter of the parts with three times their nodes
-MORE_WAYS = ("mini few", "multilevel wide", "multilevel hubs more", "multilevel neighbours more")
+# half of the fan-outs; twice the parts of a group; twice the hubs; a quarter of the parts with three times their nodes,
+# an eighth with seven times; the first layer on the whole graph, with five parts in eight, as rows are twice as wide
+MORE_WAYS = (
+    "mini few",
+    "multilevel wide",
+    "multilevel hubs more",
+    "multilevel neighbours more",
+    "multilevel neighbours most",
+    "multilevel first",
+    "multilevel first neighbours",
+)
 WIDTH = 128
 FANOUTS, HIDDEN = (10, 10), 64
 TYPED = ("academic", "dblp")
@@ -181,11 +192,15 @@ def run(name: str, model: str, way: str, seed: int, work: Path) -> dict[str, obj
         ds = gw.macro.Store(work / name / ("multilevel" if method == "whole" else method))
         nbytes = sum(block.nbytes for part in ds.manifest.parts for block in part.blocks)
         group = recipe.parts if method == "whole" else recipe.group * (2 if "wide" in more else 1)
+        share = 7 if "most" in more else 3 if "more" in more else 1
+        if "first" in more:
+            group = max(group * 5 // 8, 1)
         if "neighbours" in more:
-            group = max(group // (4 if "more" in more else 2), 1)
+            group = max(group // (share + 1), 1)
         macro = [f"parts:{group}/{recipe.parts}"]
         macro += [f"hubs:{nbytes * (2 if 'more' in more else 1) // recipe.hubs}"] if "hubs" in more else []
-        macro += [f"neighbours:{3 if 'more' in more else 1}"] if "neighbours" in more else []
+        macro += [f"neighbours:{share}"] if "neighbours" in more else []
+        macro += ["first:whole"] if "first" in more else []
         given |= {"mode": "macro", "macro": "+".join(macro)}
     net = network(model, ds, recipe)
     begun = time.perf_counter()

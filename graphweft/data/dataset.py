@@ -559,16 +559,7 @@ class Dataset(ShownAsTable):
 
     def deaf_types(self) -> list[str]:
         """Node types with training labels into which no edge leads; none for a graph without types."""
-        if not self.graph.is_typed:
-            return []
-        layout, train = self.graph.layout, self.labelled("train")
-        fed = {relation[2] for relation in layout.relations if len(layout.edge_range(relation))}
-        found = []
-        for name in layout.node_types:
-            nodes = layout.node_range(name)
-            if name not in fed and bool(((train >= nodes.start) & (train < nodes.stop)).any()):
-                found.append(name)
-        return found
+        return self.graph.layout.unfed(self.labelled("train")) if self.graph.is_typed else []
 
     def __repr__(self) -> str:
         kind = kind_of(self.x)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from graphweft.data.dataset import Dataset
 from graphweft.data.stored import StoredDataset
 from graphweft.graph.graph import Graph
 from graphweft.storage.store import Store
@@ -62,8 +61,9 @@ class StoredGraph(StoredDataset):
         return self._graph
 
     def deaf_types(self) -> list[str]:
-        """As of a dataset in memory."""
-        return Dataset.deaf_types(self)
+        """As of a dataset in memory, by the manifest: the structure is read once it is known that it fits."""
+        types = self.store.types
+        return [] if types is None else types.layout.unfed(self.labelled("train"))
 
     def __repr__(self) -> str:
         return f"StoredGraph({self.store!r})"

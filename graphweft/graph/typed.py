@@ -58,6 +58,18 @@ class TypedLayout:
         at = self.relations.index(relation)
         return range(self.edge_offsets[at], self.edge_offsets[at + 1])
 
+    def unfed(self, nodes: torch.Tensor) -> list[str]:
+        """Types of some nodes into which no edge leads.
+
+        Example:
+            >>> layout = TypedLayout(("author", "paper"), (0, 2, 5), (("paper", "by", "author"),), (0, 4))
+            >>> layout.unfed(torch.tensor([1, 3])), layout.unfed(torch.tensor([0]))
+            (['paper'], [])
+        """
+        fed = {relation[2] for relation in self.relations if len(self.edge_range(relation))}
+        spans = {name: self.node_range(name) for name in self.node_types if name not in fed}
+        return [name for name, own in spans.items() if bool(((nodes >= own.start) & (nodes < own.stop)).any())]
+
     def reversed(self) -> TypedLayout:
         """Sources and destinations exchanged in every relation; names stay."""
         turned = tuple((dst, name, src) for src, name, dst in self.relations)

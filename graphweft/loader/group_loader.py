@@ -34,6 +34,7 @@ from graphweft.loader.hubs import Hubs
 from graphweft.loader.neighbours import Neighbours
 from graphweft.loader.part_order import SharedOrder, most_held, shared_order
 from graphweft.loader.parts import PartSource
+from graphweft.loader.whole_first import WithJoint
 from graphweft.sample.sampler import check_fanouts
 from graphweft.sample.stages import Key, permutation
 from graphweft.storage.store import Store
@@ -195,6 +196,11 @@ class GroupLoader(EpochLoader[Batch]):
         plan = self.plan(epoch)
         return plan[-1].first + -(-plan[-1].places.numel() // self.batch_size) if plan else 0
 
+    def most_batches(self) -> int:
+        """Batches of a group at the most."""
+        seeds = int(np.sort(np.diff(self._cuts))[-self.count :].sum())
+        return -(-seeds // self.batch_size) * self.reuse
+
     def _reach(self, epoch: int, first: int) -> int:
         """Batches are not prepared beyond their group, so that no third one is in memory."""
         plan = self.plan(epoch)
@@ -242,9 +248,14 @@ class GroupLoader(EpochLoader[Batch]):
         brought = self.extra.sizes.group_bytes(8) if isinstance(self.extra, Neighbours) else 0
         return part_bytes(self.source) + brought
 
+    @property
+    def _hops(self) -> tuple[int, ...]:
+        """Fan-outs of the hops that are drawn: none for a first layer that reads joint rows."""
+        return self.fanouts[:-1] if isinstance(self.source, WithJoint) else self.fanouts
+
     def ready(self, planned: PlannedGroup, group: Group) -> object:
         """What draws the batches of a group, made before them."""
-        return group.sampler(self.fanouts)
+        return group.sampler(self._hops)
 
     def forget(self) -> None:
         """Lets go of what :meth:`ready` made; a group keeps its own sampler."""
@@ -254,7 +265,9 @@ class GroupLoader(EpochLoader[Batch]):
         seeds = planned.places.numel()
         count = -(-seeds // self.batch_size)
         some = slice(seeds * number // count, seeds * (number + 1) // count)
-        sample = planned.key.sample(group.sampler(self.fanouts), group.numbers(planned.nodes[some]))
+        sample = planned.key.sample(group.sampler(self._hops), group.numbers(planned.nodes[some]))
+        if isinstance(self.source, WithJoint):
+            return self.source.batch(sample, group, planned.places[some])
         return make_batch(sample, group, planned.places[some], group.rows(sample.n_id))
 
     def _batches(self, turn: object, epoch: int, first: int) -> Iterator[Batch]:

@@ -292,7 +292,8 @@ def group_bytes(
     if brought is not None:
         parts = parts + brought.group_bytes(label_bytes)
         edges = edges + brought.entries
-        part = max(part, int(brought.nbytes.max(initial=0)) + _PINNED_BYTES * _PIECE)
+        looked_at = min(_PIECE, int(brought.entries.max(initial=0)))
+        part = max(part, int(brought.nbytes.max(initial=0)) + _PINNED_BYTES * looked_at)
     largest = np.argsort(-parts, kind="stable")[:count]
     group = int(parts[largest].sum()) + hubs
     reading = int(edges[largest].sum()) * entry + hubs  # once more while columns are joined

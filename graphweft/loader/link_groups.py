@@ -133,6 +133,10 @@ class LinkGroupLoader(GroupLoader):
                 first += -(-count // self.batch_size)
         return found
 
+    def most_batches(self) -> int:
+        """Batches of a group at the most; those of an epoch, as edges inside of a group differ with its parts."""
+        return self._length(0)
+
     def _preparer(self, epoch: int) -> Callable[[int], Any]:
         plan = self.plan(epoch)
         firsts = [group.first for group in plan]

@@ -10,7 +10,7 @@ over the store.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,6 @@ from graphweft.loader.hubs import LAZINESS, Hubs, PartWalk, has_mixed_rows, inde
 from graphweft.loader.parts import PartSource, edge_bytes
 from graphweft.storage.block_io import ReadCounts, aligned_empty, array_bytes, bytes_of
 from graphweft.storage.requests import SECTOR
-from graphweft.storage.store import Store
 
 _ID = 8
 _DEGREES = 4  # times the mean in-degree: neighbours', before it is known
@@ -151,22 +150,30 @@ def exits(walk: PartWalk, seeds: Ids, steps: int) -> tuple[NDArray[np.integer[An
     return ids, found
 
 
-def most_read(source: PartSource, seeds: Tensor, steps: int, share: float) -> tuple[list[NDArray[Any]], Ids]:
-    """For every part the nodes that it brings, ascending; and the in-edges of every node of the source.
+def ranked(
+    source: PartSource, seeds: Tensor, steps: int, share: float
+) -> Iterator[tuple[PartWalk, NDArray[np.integer[Any]]]]:
+    """For every part its walk, and the nodes that it brings, the most read first.
 
     A part brings at most ``share`` times as many nodes as it has: those of most mass by :func:`exits`, equal ones by
     number. One without training nodes brings none.
     """
     cuts = np.searchsorted(seeds.numpy(), source.bounds)
-    found: list[NDArray[Any]] = []
-    degrees = np.empty(int(source.bounds[-1]), np.int64)
     for number in range(len(source.bounds) - 1):
         walk = PartWalk(source, number)
-        degrees[walk.first : walk.end] = np.diff(walk.offsets)
         ids, mass = exits(walk, seeds[int(cuts[number]) : int(cuts[number + 1])].numpy(), steps)
         ids, mass = ids[mass > 0], mass[mass > 0]
         order = np.argsort(-mass, kind="stable")[: int(share * (walk.end - walk.first))]
-        found.append(np.sort(ids[order]).astype(index_dtype(source)))
+        yield walk, ids[order].astype(index_dtype(source))
+
+
+def most_read(source: PartSource, seeds: Tensor, steps: int, share: float) -> tuple[list[NDArray[Any]], Ids]:
+    """For every part the nodes of :func:`ranked`, ascending; and the in-edges of every node of the source."""
+    found: list[NDArray[Any]] = []
+    degrees = np.empty(int(source.bounds[-1]), np.int64)
+    for walk, ids in ranked(source, seeds, steps, share):
+        degrees[walk.first : walk.end] = np.diff(walk.offsets)
+        found.append(np.sort(ids))
     return found, degrees
 
 
@@ -423,8 +430,9 @@ class Neighbours:
             return
         with self._room.opened() as reader:
             reader.read_into(offset, out)
-            if isinstance(self._source, Store):
-                self._source.counts.add(reader.counts)
+            counts: ReadCounts | None = getattr(self._source, "counts", None)
+            if counts is not None:
+                counts.add(reader.counts)
 
 
 def _entries(offsets: Ids, places: Ids) -> Ids:
@@ -435,4 +443,4 @@ def _entries(offsets: Ids, places: Ids) -> Ids:
     return found
 
 
-__all__ = ["Beside", "BroughtSizes", "MemoryRoom", "Neighbours", "Room", "beside_of", "exits", "most_read"]
+__all__ = ["Beside", "BroughtSizes", "MemoryRoom", "Neighbours", "Room", "beside_of", "exits", "most_read", "ranked"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from graphweft.storage.block_io import aligned_empty
+from graphweft.storage.block_io import ReadCounts, aligned_empty
 from graphweft.storage.requests import SECTOR
 from graphweft.train.scratch import Scratch
 
@@ -74,8 +74,11 @@ class ColumnSlices:
             file.read_into(self._begins[number], found)
         return found
 
-    def rows(self, first: int, end: int, out: Tensor | None = None) -> Tensor:
-        """Rows ``first`` to ``end``, (end - first, width), in ``out`` where that is given."""
+    def rows(self, first: int, end: int, out: Tensor | None = None, counts: ReadCounts | None = None) -> Tensor:
+        """Rows ``first`` to ``end``, (end - first, width), in ``out`` where that is given.
+
+        ``counts``: adds what was read.
+        """
         found = torch.empty(end - first, self.width) if out is None else out
         most = max((last - begin for begin, last in itertools.pairwise(self.cuts)), default=0)
         buffer = aligned_empty((_REAL * (end - first) * most + 2 * SECTOR,), torch.uint8)
@@ -84,6 +87,8 @@ class ColumnSlices:
                 place, row = self._begins[number], _REAL * (last - begin)
                 held = file.read_span(place + row * first, place + row * end, buffer)
                 found[:, begin:last] = held.view(torch.float32).view(end - first, last - begin)
+            if counts is not None:
+                counts.add(file.counts)
         return found
 
 

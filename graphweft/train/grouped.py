@@ -25,7 +25,9 @@ from graphweft.loader.groups import group_bytes, kept_bytes, parts_within
 from graphweft.loader.hubs import Hubs, pin_hubs
 from graphweft.loader.neighbours import BroughtSizes, Neighbours
 from graphweft.loader.parts import MemoryParts, PartSource
+from graphweft.loader.whole_first import WithJoint
 from graphweft.nn.edges import EdgeInputs
+from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
 from graphweft.partitioning.partition import partition
 from graphweft.runtime.staged import PreparedBatch
@@ -35,11 +37,13 @@ from graphweft.train.batch_steps import AnyLoader
 from graphweft.train.disk_batches import check_typed_model
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.full_batch import evaluation
+from graphweft.train.joint_rows import check_first, with_joint_rows
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.needs import RunBudget, trimmed
-from graphweft.train.options import check_macro
+from graphweft.train.neighbour_choice import ENOUGH, Way, taken_of, ways_of
+from graphweft.train.options import AUTO, FIRST, check_macro
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.scratch import NoRoomError, Scratch
@@ -48,7 +52,6 @@ from graphweft.train.setup import Setup
 from graphweft.train.stored_needs import fit_groups, least_beside, least_told, predicted_bytes
 
 _PAGES = 16  # one in so many bytes of the budget is for pages of neighbours that wait for the disk
-_FEW = 0.8  # share of a relation's edges below which a run says so
 _NO_EDGES = ("edge_weight", "edge_features")
 
 
@@ -92,6 +95,10 @@ class OnGroups(MiniBatch):
     def prepare(self) -> None:
         """Nothing is compiled ahead: every group is another graph."""
 
+    def lean(self) -> bool:
+        """Makes groups that need less, where they have more than was asked for; whether they had."""
+        return False
+
     @abstractmethod
     def regroup(self, count: int) -> None:
         """Groups of so many parts from now on; before the first epoch."""
@@ -128,6 +135,7 @@ class Grouped(OnGroups):
         is_asked: Whether these are as many as the user said.
         in_memory: Whether evaluation reads the structure in memory.
         neighbours: What each part brings into its groups, or None.
+        ways: Those to make groups that neighbours were chosen from; none where they were not chosen.
         inference: What evaluates.
 
     Raises: ConfigError for options that do not fit, MemoryBudgetError for too little memory.
@@ -148,17 +156,17 @@ class Grouped(OnGroups):
         hubs = 0 if macro is None or macro.hubs is None else memory_bytes(macro.hubs, "hubs")
         self.is_asked = _asked(macro) is not None
         beside = _beside(model, ds, self.fanouts, setup.drawn.batch_size, memory)
-        self._source, self._row_ids = _source_of(ds, setup.x, macro)
+        self._plain, self._row_ids = _source_of(ds, setup.x, macro)
+        self._source = self._plain
+        if macro is not None and macro.first != FIRST[0]:
+            check_first(model, self._plain)
+            _count_of(self._plain, ds, macro, memory, hubs, beside, None)  # refuses before anything is found
+            self._source = self._with_joint(setup)
         count_of = partial(_count_of, self._source, ds, macro, memory, hubs, beside)
-        self.neighbours: Neighbours | None = None
-        if macro is not None and macro.neighbours:
-            try:
-                count_of(None)
-            except MemoryBudgetError:  # finding neighbours takes less than groups without any
-                count_of(BroughtSizes.estimated(self._source, macro.neighbours))
-                raise
-            self.neighbours = self._brought(macro.neighbours, setup)
-        self.group = count_of(None if self.neighbours is None else self.neighbours.sizes)
+        self._bring = partial(self._brought, setup)
+        self._is_auto = macro is not None and macro.neighbours == AUTO
+        self.ways: tuple[Way, ...] = ()
+        self.group, self.neighbours = self._chosen(0.0 if macro is None else macro.neighbours, count_of)
         self._inputs: tuple[Any, EdgeInputs | None] = (None, None)
         self.hubs = self._pinned(hubs) if hubs else None
         self._reuse, self._keep = (1, 0) if macro is None else (macro.reuse, macro.keep)
@@ -167,7 +175,8 @@ class Grouped(OnGroups):
         self._labels = ds.y[:0]
         budget = memory_bytes(memory) if memory is not None or isinstance(ds, StoredDataset) else 1 << 30
         assert isinstance(self.loader, GroupLoader)  # as loaded
-        source = self.loader.source  # with the parts that stay in memory
+        # with the parts that stay in memory
+        source = self._plain if isinstance(self._source, WithJoint) else self.loader.source
         room = budget - kept_bytes(source, self._keep)
         self.inference = PartInference(model, source, room, self.group, setup.scratch)
 
@@ -188,6 +197,22 @@ class Grouped(OnGroups):
         self.group = self.inference.count = count
         self.loader, self.macro = self._load()
 
+    def lean(self) -> bool:
+        """Makes groups without neighbours, where these were chosen here; whether there were some."""
+        if self.neighbours is None or not self._is_auto:
+            return False
+        self.neighbours = None
+        self.regroup(self.ways[0].group)
+        return True
+
+    def go_on_as(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """As for all groups; takes over the share of neighbours as well, where it was chosen."""
+        share = saved.get("neighbours", 0.0)
+        if self._is_auto and share != (0.0 if self.neighbours is None else self.neighbours.share):
+            self.neighbours, self._is_auto = self._bring(share) if share else None, False
+            self.group = 0  # none was made with these
+        return super().go_on_as(saved)
+
     def rehearse(self, batch: Batch) -> None:
         """The gradients of a batch, without an update."""
         y = batch.y
@@ -204,11 +229,40 @@ class Grouped(OnGroups):
         found: Tensor = torch.unique(self._row_ids[self.rows["train"]], sorted=True)
         return found
 
+    def _with_joint(self, setup: Setup) -> WithJoint:
+        """The parts, with what the first layer puts together. Raises: DataError, MemoryBudgetError."""
+        assert isinstance(setup.model, Stack)  # as was checked
+        return with_joint_rows(setup.model, self._plain, memory_bytes(setup.memory), setup.scratch)
+
     def _pinned(self, budget: int) -> Hubs:
         """The most influential nodes for the training rows, as many steps away as there are layers."""
         return pin_hubs(self._source, self._seeds(), len(self.fanouts), budget, _label_bytes(self.ds))
 
-    def _brought(self, share: float, setup: Setup) -> Neighbours:
+    def _chosen(
+        self, asked: float | str, count_of: Callable[[BroughtSizes | None], int]
+    ) -> tuple[int, Neighbours | None]:
+        """Parts of a group, and what each brings. Raises: MemoryBudgetError."""
+        if not asked:
+            return count_of(None), None
+        if isinstance(asked, str):
+            self.ways = tuple(ways_of(self._source, self._seeds(), len(self.fanouts), count_of))
+            share = taken_of(self.ways).share
+        else:
+            share = asked
+            try:
+                count_of(None)
+            except MemoryBudgetError:  # finding neighbours takes less than groups without any
+                count_of(BroughtSizes.estimated(self._source, share))
+                raise
+        found = self._bring(share) if share else None
+        try:
+            return count_of(None if found is None else found.sizes), found
+        except MemoryBudgetError:
+            if not self.ways:
+                raise
+            return self.ways[0].group, None  # what parts bring had been estimated
+
+    def _brought(self, setup: Setup, share: float) -> Neighbours:
         """What each part brings; of a store it lies in a temporary file. Raises: DataError for a full disk."""
         steps = len(self.fanouts)
         if not isinstance(self.ds, StoredDataset):
@@ -240,12 +294,10 @@ class Grouped(OnGroups):
             return times
         assert isinstance(loader, GroupLoader)  # as loaded
         groups = {group.number: group.parts for group in loader.plan(loader.epoch - 1)}
-        brought = None if self.neighbours is None else self.neighbours.sizes.nbytes
-        needed = sum(
-            _read_bytes(self.ds, part) + (0 if brought is None else int(brought[part]))
-            for parts in groups.values()
-            for part in parts
-        )
+        more = np.zeros(len(self._source.bounds) - 1, np.int64)
+        more += 0 if self.neighbours is None else self.neighbours.sizes.nbytes
+        more += self._source.joint_bytes if isinstance(self._source, WithJoint) else 0
+        needed = sum(_read_bytes(self.ds, part) + int(more[part]) for parts in groups.values() for part in parts)
         counts = {"bytes_needed": needed, "bytes_read": nbytes, "read_requests": requests}
         return {**{name: float(count) for name, count in counts.items()}, **times}
 
@@ -256,13 +308,13 @@ class Grouped(OnGroups):
             return ()
         there = np.flatnonzero(edges[0])
         shares, names = edges[1, there] / edges[0, there], self._source.types
-        if shares.min() >= _FEW:
+        if shares.min() >= ENOUGH:
             return ()
         few = "" if names is None else f", of {' '.join(names.relations[there[shares.argmin()]])} {shares.min():.0%}"
         kept, parts = edges[1].sum() / edges[0].sum(), len(self._source.bounds) - 1
         text = f"groups of {self.group} of {parts} parts keep {kept:.0%} of the edges{few}: accuracy may be lower"
         return (
-            f"{text} than in memory; mode mini keeps all edges, macro neighbours:1, hubs:SIZE or larger groups more",
+            f"{text} than in memory; mode mini keeps all edges, macro neighbours:auto, hubs:SIZE or larger groups more",
         )
 
     def _counts(self) -> tuple[int, int, float, float]:
@@ -289,7 +341,7 @@ class Grouped(OnGroups):
         if self.budget is not None and isinstance(self.ds, StoredDataset):
             self.budget.check_room(predicted_bytes(self.ds))
         outputs = self.inference.outputs(np.arange(self._source.bounds[-1]), self._is_weighted)
-        order = self._source.order if isinstance(self._source, MemoryParts) else None
+        order = self._plain.order if isinstance(self._plain, MemoryParts) else None
         if order is None:
             assert isinstance(self.ds, StoredDataset)  # the other source of parts
             order = self.ds.source_order()
@@ -305,6 +357,8 @@ class Grouped(OnGroups):
             drawn["hubs"] = len(self.hubs.ids)
         if self.neighbours is not None:
             drawn["neighbours"] = self.neighbours.share
+        if isinstance(self._source, WithJoint):
+            drawn["first"] = "whole"
         if self._reuse > 1:
             drawn["reuse"] = self._reuse
         if self._keep:
@@ -327,6 +381,8 @@ class Grouped(OnGroups):
         if edge_data.inputs is not None and not edge_data.compiled:
             kind = type(self.model).__name__
             raise ConfigError(f"mode=macro cannot be combined with edge_weight and {kind}; use edge_data='ignore'")
+        if edge_data.inputs is not None and isinstance(self._source, WithJoint):
+            raise ConfigError("macro: first=whole cannot be combined with edge_weight; use edge_data='ignore'")
         super().use(edge_data)
 
     def _on_batch(self, batch: Batch) -> Tensor:

@@ -29,7 +29,7 @@ from graphweft.train.link_task import MOST_SCORED, LinkTask, check_link, check_s
 from graphweft.train.macro import Macro
 from graphweft.train.metrics import Evaluation
 from graphweft.train.needs import trimmed
-from graphweft.train.options import check_macro
+from graphweft.train.options import FIRST, check_macro
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.setup import Setup
@@ -198,10 +198,10 @@ def _checked(model: nn.Module, ds: Any) -> Store:
 
 
 def _count(store: Store, macro: Macro | None, memory: int | str | None, beside: Callable[[int], int]) -> int:
-    """Parts of a group. Raises: ConfigError for other stages, hubs, reuse, neighbours, or too little memory."""
+    """Parts of a group. Raises: ConfigError for what groups of links do not have, or too little memory."""
     parts, budget = len(store), memory_bytes(memory)
-    if macro is not None and (macro.hubs is not None or macro.reuse > 1 or macro.neighbours):
-        raise ConfigError("task=link cannot be combined with hubs, reuse or neighbours")
+    if macro is not None and (macro.hubs is not None or macro.reuse > 1 or macro.neighbours or macro.first != FIRST[0]):
+        raise ConfigError("task=link cannot be combined with hubs, reuse, neighbours or first")
     if macro is not None and not isinstance(macro.stages, str | None):
         raise ConfigError(f"macro: expected parts:B/{parts} for a store of {parts} parts, got {macro.stages!r:.60}")
     keep = 0 if macro is None else macro.keep

@@ -14,13 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from graphweft.graph.adjacency import Adjacency
-from graphweft.graph.block import Block, with_degrees
-from graphweft.graph.graph import Graph
+from graphweft.graph.block import Block
+from graphweft.loader.parts import PartSource
+from graphweft.loader.whole_first import joined_block
 from graphweft.nn.gcn import GCNConv
 from graphweft.nn.gin import GINConv
 from graphweft.nn.sage import SAGEConv
-from graphweft.sample.neighbor import NeighborSampler
 
 Ids = NDArray[np.int64]
 
@@ -82,20 +81,14 @@ def scales_sources(layer: nn.Module) -> bool:
     return isinstance(layer, GCNConv) and layer.reduce == "sum"
 
 
-def joined_block(has_any: Tensor, degrees: Tensor) -> Block:
-    """A block of some nodes, each with one neighbour in the place of all, where it has any.
-
-    Sources are the nodes, then the neighbours, in order.
-
-    Args:
-        has_any: bool (n,).
-        degrees: float32 (n,) edges into each node, self-loops left out.
-    """
-    own, others = len(has_any), int(has_any.sum())
-    offsets = torch.zeros(own + others + 1, dtype=torch.int64)
-    torch.cumsum(has_any, 0, out=offsets[1 : own + 1])
-    offsets[own + 1 :] = others
-    columns = torch.arange(own, own + others, dtype=torch.int32)
-    graph = Graph.from_adjacency(Adjacency(offsets, columns, None, own + others))
-    with_degrees(graph, torch.cat([degrees, degrees.new_zeros(others)]))
-    return NeighborSampler(graph, [-1]).sample(torch.arange(own)).blocks[0]
+def degrees_of(source: PartSource) -> Tensor:
+    """float32 (N,): edges into each node of some parts, self-loops left out."""
+    bounds = source.bounds
+    found = torch.empty(int(bounds[-1]))
+    for number, start in enumerate(bounds[:-1].tolist()):
+        offsets, sources = source.structure(number)
+        degrees = np.diff(offsets)
+        rows = np.repeat(np.arange(len(degrees), dtype=sources.dtype), degrees)
+        loops = np.bincount(rows[sources == rows + sources.dtype.type(start)], minlength=len(degrees))
+        found[start : start + len(degrees)] = torch.from_numpy(degrees - loops)
+    return found

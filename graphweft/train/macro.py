@@ -22,12 +22,14 @@ from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.memory_size import memory_bytes
 from graphweft.train.historical import Historical
 from graphweft.train.options import (
+    FIRST,
     MOST_REUSE,
     MacroText,
     check_integer,
     check_macro,
     check_neighbours,
     check_quality,
+    check_whole_first,
     split_macro,
 )
 from graphweft.train.quality import Quality, Setting, adapt, assess, mean
@@ -57,7 +59,10 @@ class Macro:
         keep: For mode "macro": parts that stay in memory from an epoch to the next and are not read again there, at
             most half of all; other ones each time. The memory holds them beside the two groups.
         neighbours: For mode "macro": with a part come at most so many times its nodes of other parts, those that its
-            training nodes read most; 0: none. Not with hubs.
+            training nodes read most; 0: none. Not with hubs. "auto", without ``stages``: the fewest that keep enough
+            edges, with as many parts as then fit.
+        first: For mode "macro": "whole": the first layer of GCN, SAGE or GIN reads what all in-edges of the whole graph
+            add up to, found once; "group": in-edges in the group, as further layers do.
 
     Raises: ConfigError.
     """
@@ -69,7 +74,8 @@ class Macro:
     hubs: int | str | None = None
     reuse: int = 1
     keep: int = 0
-    neighbours: float = 0.0
+    neighbours: float | str = 0.0
+    first: str = FIRST[0]
 
     def __post_init__(self) -> None:
         if isinstance(self.stages, str):
@@ -81,7 +87,8 @@ class Macro:
         check_integer("keep", self.keep, 0)
         if self.hubs is not None:
             memory_bytes(self.hubs, "hubs")
-        check_neighbours(self.neighbours, self.hubs)
+        check_neighbours(self.neighbours, self.hubs, self.stages)
+        check_whole_first(self.first, self.keep)
         if isinstance(self.stages, str):
             check_macro(self.stages)
         elif self.stages is not None or not self._of_groups():
@@ -95,7 +102,8 @@ class Macro:
 
     def _of_groups(self) -> list[str]:
         """What was asked for of groups of mode "macro"."""
-        return MacroText(None, None if self.hubs is None else "", self.reuse, self.keep, self.neighbours).given()
+        hubs = None if self.hubs is None else ""
+        return MacroText(None, hubs, self.reuse, self.keep, self.neighbours, self.first).given()
 
     def made(self, ds: Dataset) -> list[Stage]:
         """The stages for a dataset."""

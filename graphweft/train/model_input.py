@@ -28,7 +28,7 @@ from graphweft.storage.int8_features import Int8Features
 from graphweft.storage.store import Store
 from graphweft.train.full_batch import features_of
 from graphweft.train.int8_rules import check_int8_source
-from graphweft.train.options import LABELS_OF
+from graphweft.train.options import GROUPS, LABELS_OF
 from graphweft.train.settle import Features, settle_features
 
 
@@ -51,6 +51,12 @@ def opened(mode: str | None, ds: Any) -> tuple[str | None, Any]:
             f"mode: expected macro or mini for a store, got {mode!r}; gw.load(path) reads a store into memory"
         )
     return "macro", ds
+
+
+def groups_asked(task: Any, mode: Any, ds: Any, macro: Any) -> Any:
+    """How macro-batches are made; of a store in mode "auto" by groups with neighbours as these are worth it."""
+    is_open = macro is None and mode == "auto" and task == "nodes" and isinstance(ds, Store | StoredDataset)
+    return GROUPS if is_open else macro
 
 
 def check_parts(model: object, ds: Any, task: str) -> Any:

@@ -50,6 +50,9 @@ RANK_REDUCE = ("any", "ordered")
 HALO = ("exact", "bf16", "int8", "stale", "sampled")
 LAST = "last.pt"  # the last checkpoint, in a run folder
 MOST_NEIGHBOURS = 16  # times a part's nodes
+AUTO = "auto"  # as many neighbours as are worth their reading
+FIRST = ("group", "whole")  # which in-edges the first layer of groups reads
+GROUPS = f"neighbours:{AUTO}"  # how mode "auto" makes groups of a store
 MOST_REUSE = 4  # times that a group of parts is gone through; Hanoi's bound
 SAMPLERS = ("neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs")
 
@@ -178,14 +181,16 @@ class MacroText(NamedTuple):
         hubs: Bytes of the nodes that are in all of them, or None.
         reuse: How often each is gone through.
         keep: Parts that stay in memory from an epoch to the next.
-        neighbours: Share of a part's nodes of which as many others come with it.
+        neighbours: Share of a part's nodes of which as many others come with it; "auto": as many as are worth it.
+        first: Which in-edges the first layer reads: those in the "group", or of the "whole" graph.
     """
 
     stages: str | None
     hubs: str | None = None
     reuse: int = 1
     keep: int = 0
-    neighbours: float = 0.0
+    neighbours: float | str = 0.0
+    first: str = FIRST[0]
 
     def given(self) -> list[str]:
         """What was asked for besides stages."""
@@ -200,7 +205,7 @@ def split_macro(text: str) -> MacroText:
 
     Example:
         >>> tuple(split_macro("parts:2/8+hubs:64MB")), tuple(split_macro("hubs:1GB+reuse:2"))
-        (('parts:2/8', '64MB', 1, 0, 0.0), (None, '1GB', 2, 0, 0.0))
+        (('parts:2/8', '64MB', 1, 0, 0.0, 'group'), (None, '1GB', 2, 0, 0.0, 'group'))
     """
     found: dict[str, str] = {}
     stages: list[str] = []
@@ -215,10 +220,12 @@ def split_macro(text: str) -> MacroText:
         raise ConfigError(f"macro: expected reuse:N with N from 1 to {MOST_REUSE}, got {text!r}")
     if not (keep.isascii() and keep.isdigit()):
         raise ConfigError(f"macro: expected keep:N with a number of parts, got {text!r}")
-    if not re.fullmatch(r"[0-9]+(\.[0-9]*)?", share, re.ASCII):
-        raise ConfigError(f"macro: expected neighbours:SHARE with a share of a part's nodes, got {text!r}")
-    given = (found.get("hubs"), int(reuse[:10]), int(keep[:10]), float(share[:40]))
-    return MacroText("+".join(stages) if stages else None, *given)
+    if share != AUTO and not re.fullmatch(r"[0-9]+(\.[0-9]*)?", share, re.ASCII):
+        raise ConfigError(f"macro: expected neighbours:SHARE with a share of a part's nodes or auto, got {text!r}")
+    first = found.get("first", FIRST[0])
+    check_choice("macro: first", first, FIRST)
+    given = (found.get("hubs"), int(reuse[:10]), int(keep[:10]), share if share == AUTO else float(share[:40]))
+    return MacroText("+".join(stages) if stages else None, *given, first)
 
 
 def check_macro_text(text: Any) -> None:
@@ -236,16 +243,33 @@ def check_macro_of(mode: str, text: str) -> None:
     check_integer("reuse", reuse, 1, MOST_REUSE)
     for name in told.given() if mode != "macro" else ():
         raise ConfigError(f"macro: {name} cannot be combined with mode={mode}; it is for groups of mode macro")
-    check_neighbours(told.neighbours, hubs)
+    check_neighbours(told.neighbours, hubs, stages)
+    check_whole_first(told.first, told.keep)
     if hubs is not None:
         memory_bytes(hubs, "hubs")
 
 
-def check_neighbours(share: Any, hubs: Any) -> None:
-    """A share of a part's nodes that come with it; hubs are in every group anyway. Raises: ConfigError."""
-    check_number("neighbours", share, least=0.0, most=MOST_NEIGHBOURS)
+def check_neighbours(share: Any, hubs: Any, stages: Any) -> None:
+    """A share of a part's nodes that come with it, or "auto", which finds the parts as well; hubs are in every group.
+
+    Raises: ConfigError.
+    """
+    told = share
+    if share != AUTO:
+        check_number("neighbours", share, least=0.0, most=MOST_NEIGHBOURS)
+        told = f"{share:g}"
+    elif stages is not None:
+        given = stages if isinstance(stages, str) else "stages"
+        raise ConfigError(f"macro: {given} cannot be combined with neighbours=auto, which finds the parts of a group")
     if share and hubs is not None:
-        raise ConfigError(f"macro: hubs={hubs} cannot be combined with neighbours={share:g}")
+        raise ConfigError(f"macro: hubs={hubs} cannot be combined with neighbours={told}")
+
+
+def check_whole_first(first: Any, keep: int) -> None:
+    """Raises: ConfigError for parts that stay in memory, which are kept as they lie in the store."""
+    check_choice("macro: first", first, FIRST)
+    if first != FIRST[0] and keep:
+        raise ConfigError(f"macro: keep={keep} cannot be combined with first={first}")
 
 
 def check_macro(text: Any) -> tuple[str, int, int]:

@@ -26,6 +26,7 @@ from graphweft.graph.block import Block, with_degrees
 from graphweft.graph.graph import Graph
 from graphweft.loader.groups import read_group, typed_graph
 from graphweft.loader.parts import PartSource
+from graphweft.loader.whole_first import joined_block
 from graphweft.nn.edges import EdgeInputs, weighted_degrees
 from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
@@ -34,7 +35,7 @@ from graphweft.storage.block_io import aligned_empty
 from graphweft.storage.flat_rows import flat_rows_of
 from graphweft.storage.store import Store
 from graphweft.storage.typed_rows import TableSource, UncompressedRows
-from graphweft.train.hub_rows import is_reducible, joined, joined_block
+from graphweft.train.hub_rows import degrees_of, is_reducible, joined
 from graphweft.train.narrow_layer import narrowing, run_narrow
 from graphweft.train.node_set import NodeSet
 from graphweft.train.row_spill import Spill, TooManyRowsError, spilled
@@ -416,14 +417,7 @@ class PartInference:
     def _all_degrees(self) -> Tensor:
         """float32 (N,): edges into each node, self-loops left out; counted once."""
         if self._degrees is None:
-            bounds = self.source.bounds
-            self._degrees = torch.empty(int(bounds[-1]))
-            for number, start in enumerate(bounds[:-1].tolist()):
-                offsets, sources = self.source.structure(number)
-                degrees = np.diff(offsets)
-                rows = np.repeat(np.arange(len(degrees), dtype=sources.dtype), degrees)
-                loops = np.bincount(rows[sources == rows + sources.dtype.type(start)], minlength=len(degrees))
-                self._degrees[start : start + len(degrees)] = torch.from_numpy(degrees - loops)
+            self._degrees = degrees_of(self.source)
         return self._degrees
 
 

@@ -23,7 +23,7 @@ from graphweft.loader.parts import PartSource
 from graphweft.nn.gcn import GCNConv
 from graphweft.runtime.dense import matmul
 from graphweft.runtime.sparse import PANEL_ROW, spmm, spmm_max
-from graphweft.storage.block_io import aligned_empty
+from graphweft.storage.block_io import ReadCounts, aligned_empty
 from graphweft.train.column_slices import ROWS, ColumnSlices
 from graphweft.train.edge_lists import EdgeLists
 from graphweft.train.hub_rows import joined_kind, scales_sources
@@ -86,6 +86,15 @@ class Reduced:
 
     def __init__(self, rows: ColumnSlices, has_any: NDArray[np.bool_]) -> None:
         self._rows, self._has_any = rows, has_any
+
+    @property
+    def has_any(self) -> NDArray[np.bool_]:
+        """(nodes,) which have in-edges."""
+        return self._has_any
+
+    def into(self, first: int, end: int, out: Tensor, counts: ReadCounts | None) -> None:
+        """The rows of the nodes ``first`` to ``end``, into ``out``; ``counts``: adds what was read."""
+        self._rows.rows(first, end, out, counts)
 
     def stretch(self, first: int, end: int, out: Tensor) -> tuple[Tensor, int]:
         """Which of the nodes ``first`` to ``end`` have in-edges, bool (n,), and how many; their rows, into ``out``."""

@@ -171,9 +171,10 @@ class TrainSpec(LoopOptions, TableOptions):
         resume="free", drawn=True)
     trace: str | None = option(None, "FILE", "Write a Chrome trace and report what limits the speed.", "",
         resume="free")
-    macro: str | None = option(None, "large:A/B|parts:A/B[+hubs:SIZE][+neighbours:SHARE][+reuse:N][+keep:K]",
-        "mini, macro: A/B of the seeds, or A of B parts, with hubs or as many neighbours as SHARE of their nodes, each "
-        "group used N times, K parts kept between epochs.", "",
+    macro: str | None = option(None, "large:A/B|parts:A/B[+hubs:SIZE][+neighbours:SHARE][+first:whole][+reuse:N]"
+        "[+keep:K]",
+        "mini, macro: A/B of the seeds, or A of B parts, with hubs or as many neighbours as SHARE of their nodes, the "
+        "first layer on all edges, each group used N times, K parts kept between epochs.", "",
         check=check_macro_text, resume="given", drawn=True)
     memory: str | None = option(None, "SIZE", "What the run may take, as 8GB.", "", resume="kept")
     quality: float | None = option(None, "X", "macro: largest relative error of sampled gradients.", "",

@@ -9,14 +9,12 @@ which follow from sizes; what a batch takes is measured on one.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from graphweft._budget import lifted, own_bytes
@@ -37,8 +35,8 @@ from graphweft.train.batch_estimate import batch_estimate
 from graphweft.train.link_task import MOST_SCORED, RANKED_AMONG
 from graphweft.train.needs import MARGIN, Needs, RunBudget, refusal
 from graphweft.train.needs_by_running import grown_while, kept_buffers
-from graphweft.train.part_inference import embeds, out_width
-from graphweft.train.tiles import LEAST_WITHIN, Tiles, edge_bytes
+from graphweft.train.stored_evaluation import evaluation_needs, outputs_bytes, structure_of_part
+from graphweft.train.tiles import LEAST_WITHIN
 
 _REAL, _ID = 4, 8
 _COPIES = 4  # of each parameter: two moments, the best and the last weights
@@ -49,14 +47,9 @@ _ROW_THREADS = 2 << 20  # and those that read rows
 _PAGES = 1 << 20  # of the pool, beyond what one step has touched of its last page
 _SEED_BYTES = 48  # of a seed: orders of two epochs, places and numbers of its group
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
-_LEAST_PIECE, _PIECE_SHARE = 1 << 18, 4  # of a tile: what is read of features at a time
 _PROGRAMS = 4 << 20  # what programs, their modules and the heap take, before it is known
 _UNASKED = 6 << 20  # what a budget has to leave room for besides
-_BESIDE = 1.45  # times what a tile takes: gaps of the heap, pieces that are read, pages on their way to the disk
 _EVALUATES = 4 << 20  # what an evaluation takes before it is tried: pieces that are read, structure, numbers of nodes
-_TRIED = 2  # of the room of a tile: the one that is tried
-_TRIALS = 4  # of tiles, each smaller than the one before
-_TILES = 4  # times the least tile, before hidden rows are kept in memory
 _MET = 0.9  # times rows of uniform draws: those of a graph with communities or hubs meet more often
 _LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known pairs, edges to predict and their order
 SPLITTING = 120  # bytes of an edge while edges are held out, beside the structure
@@ -92,7 +85,7 @@ class Rehearsed:
 def least_beside(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], batch_size: int, count: int) -> int:
     """Bytes of a run beside its groups of ``count`` parts, from sizes alone."""
     counts = [ids.numel() for ids in (ds.train_idx, ds.val_idx, ds.test_idx)]
-    held = _held(counts, ds) if isinstance(model, Stack) else 0
+    held = outputs_bytes(counts, ds) if isinstance(model, Stack) else 0
     return _residents(ds) + _beside(model, ds.store, fanouts, batch_size, count, held)
 
 
@@ -123,11 +116,14 @@ def _beside(model: nn.Module, store: Store, fanouts: Sequence[int], seeds: int, 
     nodes = int(np.diff(store.bounds)[order].sum())
     edges = int(store.edge_counts[order].sum())
     weights = sum(p.nbytes for p in model.parameters())
-    found = batch_estimate(model, store.num_features, fanouts, min(seeds, nodes), nodes, edges)
-    batch = int(_SHARED * (found.step + found.rows * _REAL * store.num_features))
+    # a step of typed layers is told too low by its rows: several parts are tried where all columns of the model fit,
+    # which are one more for each node of a type without features
+    width = store.row_width if count == 1 else store.num_features
+    found = batch_estimate(model, width, fanouts, min(seeds, nodes), nodes, edges)
+    batch = int(_SHARED * (found.step + found.rows * _REAL * width))
     # an evaluation takes what groups have given back
     groups = group_bytes(store, count, 0)
-    return _COPIES * weights + _PROGRAMS + _UNASKED + max(batch, _EVALUATES + _part_bytes(store) + held - groups)
+    return _COPIES * weights + _PROGRAMS + _UNASKED + max(batch, _EVALUATES + structure_of_part(store) + held - groups)
 
 
 def least_told(estimated: int) -> int:
@@ -157,8 +153,12 @@ def groups_within(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]
     with lifted():
         while True:
             needs, ways = _of_groups(steps, budget)
-            if budget.fits(needs) or steps.group == 1 or steps.is_asked:
+            if budget.fits(needs) or steps.is_asked:
                 return needs, ways
+            if steps.group == 1:
+                if not steps.lean():
+                    return needs, ways
+                continue
             over = steps.group * budget.room // max(needs.total, 1)
             steps.regroup(max(1, min(steps.group - 1, over)))
 
@@ -180,14 +180,14 @@ def _of_groups(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
     groups = reading + group if several else reading
     kept = kept_bytes(loader.source, loader.keep)
     base = replace(base, data=base.data + kept)
-    ways = {}
+    ways, most_ahead = {}, loader.most_batches()  # none is prepared beyond its group
     for way in loader.tried:
         if way.workers == 0:
             step = int(_SWING * found.both)
             alone = replace(base, batches=group, step=max(step, reading if several else reading - group))
             ways[way] = alone if apart else replace(base, batches=groups, step=step)
             continue
-        ready, made = min(way.ahead + 1, len(loader)), min(way.workers, len(loader))
+        ready, made = min(way.ahead + 1, most_ahead), min(way.workers, most_ahead)
         batches = int(_SWING * (ready * found.held + made * found.making)) + made * min(_WORKER, found.making)
         ways[way] = replace(base, batches=groups + batches, step=int(_SWING * found.step) + _PAGES)
     least = min(ways.values(), key=lambda needs: needs.total)
@@ -196,11 +196,10 @@ def _of_groups(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
     most = _left(budget, replace(chosen, batches=0, step=0))
     least_room = chosen.batches + chosen.step
     room = max(least_room, most)
-    evaluation = _evaluation(steps.evaluated_as(), room, most, found.evaluation)
+    evaluation = evaluation_needs(steps.evaluated_as(), room, most, found.evaluation)
     if room > least_room and not budget.fits(replace(chosen, evaluation=evaluation)):
-        evaluation = _evaluation(
-            steps.evaluated_as(), least_room, 0, found.evaluation
-        )  # as small as where no budget is large enough
+        # as small as where no budget is large enough
+        evaluation = evaluation_needs(steps.evaluated_as(), least_room, 0, found.evaluation)
     chosen = replace(chosen, evaluation=evaluation)
     return chosen, list(fitting) or [CoreSplit(0, 0)]
 
@@ -318,7 +317,7 @@ def _beside_rows(steps: Any, budget: RunBudget, needs: Needs, at_least: int, sha
     """Needs with an evaluation that leaves ``at_least`` to rows, where it can; and what it leaves."""
     wanted, left = needs.batches + needs.step, _left(budget, replace(needs, batches=0, step=0))
     for most in (max(wanted, left // 2), wanted, 0):
-        evaluation = _evaluation(steps, min(max(wanted, left // 4), max(most, 1)), most)
+        evaluation = evaluation_needs(steps, min(max(wanted, left // 4), max(most, 1)), most)
         needs = replace(needs, evaluation=evaluation)
         memory = int(_left(budget, needs) / share)
         if memory >= at_least:
@@ -438,118 +437,6 @@ def _pass_bytes(steps: Any, group: Group) -> int:
     most, _ = grown_while(run)
     model.train(training)
     return most
-
-
-def _evaluation(steps: Any, wanted: int, most: int, measured: int = 0) -> int:
-    """What an evaluation takes: ``wanted`` bytes, more up to ``most`` where hidden rows have no room otherwise."""
-    ds, model, inference = steps.ds, steps.model, steps.inference
-    held, scoring = _outputs(steps)
-    if not isinstance(model, Stack):
-        inference.tiles = replace(inference.tiles, kept=most)
-        return held + max(measured, scoring)
-    if steps.in_memory:
-        return held + scoring + _in_memory(steps, wanted - held - scoring, most - held - scoring)
-    store = ds.store
-    part = _part_bytes(store)
-    widths = [store.row_width, *(out_width(layer) for layer in model.layers)]
-    costs = []
-    if embeds(model):
-        assert model.embedding is not None  # as embeds says
-        widths[0] = model.embedding.shape[1]
-        costs = [inference.embedding_cost(model)]
-    costs += [inference.cost(model, index, width) for index, width in enumerate(widths[:-1])]
-    made = inference.computed(_evaluated(steps))
-    between = widths[:-1] if embeds(model) else widths[1:-1]
-    hidden = [_REAL * nodes.count * width for nodes, width in zip(made, between, strict=False)]
-    pairs = max(a + b for a, b in zip([0, *hidden], [*hidden, 0], strict=True))  # what a layer reads and what it makes
-    least = LEAST_WITHIN * max(cost.row + cost.edge for cost in costs)
-    all_kept = held + part + pairs + _TILES * least
-    kept = pairs if all_kept <= max(wanted, most) else 0
-    room = max(wanted, all_kept if kept else 0) - held - part - kept
-    taken, told = _tried_within(steps, room, least, kept)
-    # a tile as large as has room by what that one took, or as the whole graph
-    each = _BESIDE * max(taken, 1) / max(told, 1)
-    whole = max(cost.of(store.num_nodes, store.num_nodes, store.num_edges) for cost in costs)
-    tile = max(min(int(room / each), whole), least)
-    granted = int(tile * each)
-    inference.tiles = Tiles(tile, kept, granted)
-    return int(max(held + kept + part + max(taken, granted), held + scoring))
-
-
-def _evaluated(steps: Any) -> NDArray[np.int64]:
-    """Ids in the store of the nodes of the splits, ascending."""
-    rows = torch.unique(torch.cat(list(steps.rows.values())), sorted=True)
-    return np.sort(steps.ds.row_ids[rows].numpy())
-
-
-def _in_memory(steps: Any, wanted: int, most: int) -> int:
-    """What an evaluation takes beside its outputs where the structure is in memory."""
-    ds, inference = steps.ds, steps.inference
-    widths = [ds.store.row_width, *(out_width(layer) for layer in steps.model.layers)]
-    hidden = [_REAL * ds.num_nodes * width for width in widths[1:-1]]
-    pairs = max(a + b for a, b in zip([0, *hidden], [*hidden, 0], strict=True))
-    least = LEAST_WITHIN * max(edge_bytes(w, out, False) for w, out in itertools.pairwise(widths))
-    all_kept = pairs + _TILES * least
-    kept = pairs if all_kept <= max(wanted, most) else 0
-    costs = [edge_bytes(w, out, index > 0 and not kept) for index, (w, out) in enumerate(itertools.pairwise(widths))]
-    tile = max(max(wanted, all_kept if kept else 0) - kept, LEAST_WITHIN * max(costs))
-    inference.tiles = Tiles(tile, kept)
-    ds.store.piece = max(_LEAST_PIECE, tile // _PIECE_SHARE)
-    return kept + tile
-
-
-def _tried_within(steps: Any, room: int, least: int, kept: int) -> tuple[int, int]:
-    """As :func:`_tried`, of a tile of half of the room; of a smaller one where that takes more than there is.
-
-    Rows of typed graphs take several times what sizes say of them.
-    """
-    tile = max(room // _TRIED, least)
-    for _ in range(_TRIALS):
-        steps.inference.tiles = Tiles(tile, kept)
-        steps.ds.store.piece = max(_LEAST_PIECE, tile // _PIECE_SHARE)
-        taken, told = _tried(steps)
-        if taken <= room or tile == least:
-            break
-        tile = max(int(min(told, tile) * room / (_BESIDE * taken)), least)
-    return taken, told
-
-
-def _tried(steps: Any) -> tuple[int, int]:
-    """Bytes that a tile over features takes, and those that sizes say of it."""
-    run = functools.partial(steps.inference.first_tile, steps.model)
-    with lifted():
-        run()  # compiles
-        POOL.trim()
-        taken, told = grown_while(run)
-        POOL.trim()
-    # numbers of nodes are counted with the outputs
-    return max(taken - _REAL * steps.ds.store.num_nodes, 0), told
-
-
-def _outputs(steps: Any) -> tuple[int, int]:
-    """Outputs of the splits with ids and their order, degrees and numbers of nodes; and copies of those of one split.
-
-    The copies are made when no tile is left.
-    """
-    counted: tuple[int, int] | None = getattr(steps, "counted", None)
-    if counted is not None:
-        return counted
-    counts = [len(ids) for ids in steps.rows.values()]
-    return _held(counts, steps.ds), 2 * _REAL * max(steps.ds.num_classes, 1) * max(counts)
-
-
-def _held(counts: Sequence[int], ds: StoredDataset) -> int:
-    """Bytes of outputs of splits of so many nodes with ids and their order, degrees and numbers of nodes."""
-    of_row = _REAL * max(ds.num_classes, 1) + 3 * _ID
-    of_node = _ID + (_REAL if ds.store.types is None else 2 * _REAL)  # and places of rows of types
-    return of_row * sum(counts) + of_node * ds.num_nodes
-
-
-def _part_bytes(store: Store) -> int:
-    """Structure of a part, and what its tiles are cut by."""
-    nodes, edges = np.diff(store.bounds), store.edge_counts
-    wide = np.dtype(np.int32).itemsize if store.manifest.shape.index_dtype == "int32" else _ID
-    return int((nodes * 5 * _ID + edges * (wide + (4 if store.has_weights else 0))).max(initial=0))
 
 
 __all__ = [

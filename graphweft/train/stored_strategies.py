@@ -15,21 +15,25 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from graphweft._errors import ConfigError
 from graphweft.data.dataset import Dataset
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.group_loader import GroupLoader
 from graphweft.loader.groups import group_bytes, parts_within, read_group
-from graphweft.loader.neighbours import BroughtSizes
+from graphweft.loader.neighbours import BroughtSizes, Neighbours
 from graphweft.runtime.machine import Machine
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
+from graphweft.storage.store import Store
 from graphweft.train.needs import Needs
-from graphweft.train.options import USUAL_BATCH, MacroText, check_macro, split_macro
+from graphweft.train.neighbour_choice import Way, reason_against, taken_of, ways_of
+from graphweft.train.options import FIRST, USUAL_BATCH, MacroText, check_macro, split_macro
 from graphweft.train.plan import GraphStatistics, Plan, Strategy, choose
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.tiles import TILE_SHARE
+
+_REAL = 4
 
 
 class StoredNeeds(NamedTuple):
@@ -39,13 +43,19 @@ class StoredNeeds(NamedTuple):
         needs: Memory of the run; None where it is not known.
         group: Parts of a group; 0 in mode "mini".
         rows: How rows of features come.
+        share: How many times its nodes a part brings at most of others.
         brought: Bytes that an epoch reads of neighbours of parts.
+        ways: Those to make groups that neighbours were chosen from.
+        extra: What each part brings, where it was found.
     """
 
     needs: Needs | None
     group: int
     rows: str
-    brought: int
+    share: float = 0.0
+    brought: int = 0
+    ways: tuple[Way, ...] = ()
+    extra: Neighbours | None = None
 
 
 def stored_plan(
@@ -71,35 +81,36 @@ def stored_plan(
     store, budget = ds.store, memory_bytes(memory)
     item = ds.y.element_size() * (ds.y.shape[1] if ds.y.dim() == 2 else 1)
     told = MacroText(None) if macro is None else split_macro(macro)
-    stages, pinned, _, keep, share = told
+    stages, pinned, _, keep, *_ = told
     hubs = 0 if pinned is None else memory_bytes(pinned, "hubs")
+    fitting = partial(parts_within, store, budget, item, hubs, keep)
+    if measured is not None:
+        found = measured("mini" if mode == "mini" else "macro")
+    else:
+        found = _unmeasured(ds, model, fanouts, told, fitting)
+    needs, count, rows, share, brought = found[:5]
     sizes = BroughtSizes.estimated(store, share) if share else None
-    unknown = StoredNeeds(None, 0, "from disk", int(share * store.nbytes))  # as if neighbours had as many in-edges
-    needs, count, rows, brought = unknown if measured is None else measured("mini" if mode == "mini" else "macro")
     if mode == "mini":
         count = 1 if stages is None else check_macro(stages)[1]
     elif measured is None:
-        fitting = partial(parts_within, store, budget, item, hubs, keep, brought=sizes)
-        count = fitting() if stages is None else check_macro(stages)[1]
+        count = fitting(brought=sizes) if stages is None else check_macro(stages)[1]
     groups = Needs(
         batches=group_bytes(store, count, item, hubs, keep, sizes),
         parameters=6 * sum(p.nbytes for p in model.parameters()),
     )
+    taken = found._replace(needs=groups if needs is None or mode == "mini" else needs, group=count)
     strategies = [
         Strategy("full", refused="holds the graph in memory; gw.load(path) reads a store into memory"),
-        Strategy(
-            "macro",
-            _words(f"groups of {count} of {len(store)} parts", told, hubs, brought),
-            needs=groups if needs is None or mode == "mini" else needs,
-            disk=store.nbytes + brought,
-        ),
+        *_groups(taken, store, told, hubs),
         Strategy("mini", f"structure in memory, rows of features {rows}", needs=needs if mode == "mini" else None),
     ]
     priced: Strategy | None = None
     if price is not None and mode != "mini" and store.types is None and store.num_features and ds.train_idx.numel():
         most = min(budget // TILE_SHARE, _whole_part(model, ds))
-        given = {"count": count, "keep": keep, "reuse": told.reuse}
-        drawn = (fitting_fanouts(model, fanouts), batch_size, given, most, 1 + brought / max(store.nbytes, 1))
+        extra = found.extra if told.first == FIRST[0] else None  # whose rows are twice as wide
+        given = {"count": count, "keep": keep, "reuse": told.reuse, "neighbours": extra}
+        slower = 1.0 if extra is not None else 1 + brought / max(store.nbytes, 1)
+        drawn = (fitting_fanouts(model, fanouts), batch_size, given, most, slower)
         priced = _priced(strategies[1], ds, price, *drawn)
         priced = replace(priced, needs=needs or priced.needs)
         strategies[1] = replace(strategies[1], seconds=priced.seconds)
@@ -114,6 +125,44 @@ def stored_plan(
     return replace(plan, strategy=priced) if priced is not None and plan.mode == "macro" else plan
 
 
+def _unmeasured(
+    ds: StoredDataset,
+    model: nn.Module,
+    fanouts: Sequence[int] | None,
+    told: MacroText,
+    fitting: Callable[..., int],
+) -> StoredNeeds:
+    """What groups are made of, from sizes and edges alone: as if neighbours had as many in-edges as others."""
+    share, ways = told.neighbours, list[Way]()
+    if isinstance(share, str):
+        steps = len(fitting_fanouts(model, fanouts))
+        ways = ways_of(ds.store, _seeds(ds), steps, lambda brought: fitting(brought=brought))
+        share = taken_of(ways).share
+    return StoredNeeds(None, 0, "from disk", share, int(share * ds.store.nbytes), tuple(ways))
+
+
+def _seeds(ds: StoredDataset) -> Tensor:
+    """Training nodes in the numbers of the store, ascending."""
+    found: Tensor = torch.unique(ds.row_ids[ds.train_idx], sorted=True)
+    return found
+
+
+def _groups(found: StoredNeeds, store: Store, told: MacroText, hubs: int) -> list[Strategy]:
+    """The groups that are taken, and other ways to make some, with the edges that each keeps."""
+    taken = next((way for way in found.ways if way.share == found.share), None)
+    kept = taken.kept if taken is not None and taken.group == found.group else None  # of other groups it is not known
+    words = _words(Way(found.group, found.share, 1.0).text(len(store)), told, hubs, found.brought, kept)
+    read = store.nbytes + (_REAL * store.num_nodes * store.num_features if told.first == "whole" else 0)
+    made = [Strategy("macro", words, needs=found.needs, disk=read + found.brought)]
+    for way in found.ways:
+        if taken is None or way is taken:
+            continue
+        more = int(way.share * store.nbytes)  # as if neighbours had as many in-edges as others
+        words = _words(way.text(len(store)), told, hubs, more, way.kept)
+        made.append(Strategy("macro", words, disk=read + more, refused=reason_against(way, taken, len(store))))
+    return made
+
+
 def _check(mode: str, ranks: int) -> None:
     """Raises: ConfigError for what reads no store."""
     if mode == "full":
@@ -124,14 +173,16 @@ def _check(mode: str, ranks: int) -> None:
         raise ConfigError(f"ranks={ranks} cannot be combined with a store; gw.load(path) reads it into memory")
 
 
-def _words(groups: str, told: MacroText, hubs: int, brought: int) -> str:
+def _words(groups: str, told: MacroText, hubs: int, brought: int, kept: float | None) -> str:
     """How groups are made."""
     return (
         groups
         + (f" and hubs of {shown_bytes(hubs)}" if hubs else "")
-        + (f", with neighbours of {shown_bytes(brought)}" if told.neighbours else "")
+        + (f", with neighbours of {shown_bytes(brought)}" if brought else "")
+        + (", the first layer on all edges" if told.first == "whole" else "")
         + (f", each gone through {told.reuse} times" if told.reuse > 1 else "")
         + (f", {told.keep} parts kept between epochs" if told.keep else "")
+        + ("" if kept is None or kept == 1 else f", {kept:.0%} of the edges")
     )
 
 
@@ -147,16 +198,15 @@ def _priced(
 ) -> Strategy:
     """A strategy with the seconds of an epoch, and the memory of its steps beside the groups.
 
-    ``slower``: times what a group without neighbours takes to read.
+    ``slower``: times what such a group takes to read, where neighbours are not found yet.
     """
     store, needs = ds.store, strategy.needs
     assert needs is not None  # groups have been counted
-    seeds = torch.unique(ds.row_ids[ds.train_idx], sorted=True)
-    loader = GroupLoader(store, seeds, fanouts, batch_size, True, 0, prefetch=0, **given)
+    loader = GroupLoader(store, _seeds(ds), fanouts, batch_size, True, 0, prefetch=0, **given)
     plan = loader.plan(0)
-    read_group(store, plan[0].parts)
+    read_group(store, plan[0].parts, loader.extra)
     begun = time.perf_counter()
-    group = read_group(store, plan[0].parts)
+    group = read_group(store, plan[0].parts, loader.extra)
     reading = slower * (time.perf_counter() - begun)
     rows = group.rows(torch.arange(group.graph.num_nodes))
     one = Dataset(

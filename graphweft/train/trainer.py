@@ -45,7 +45,7 @@ from graphweft.train.full_batch import SPLITS
 from graphweft.train.graph_task import for_rows
 from graphweft.train.history import History
 from graphweft.train.interrupt import Interrupted, StopRequest
-from graphweft.train.model_input import as_read, costs_of, trains
+from graphweft.train.model_input import as_read, costs_of, groups_asked, trains
 from graphweft.train.needs import budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.option_table import check_given
@@ -66,6 +66,12 @@ from graphweft.train.steps import drawn_of, make_steps
 from graphweft.train.target import warn_of_one_class
 from graphweft.train.tracing import Tracing
 from graphweft.train.trainer_facts import TrainerFacts
+
+
+def _opened(model: Any, task: Any, mode: Any, ds: Any, sampler: Any, batch_size: Any, macro: Any) -> tuple[Any, ...]:
+    """Task, mode, data, size of a batch and macro-batches as they are trained with. Raises: ConfigError, DataError."""
+    rows = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
+    return *rows, groups_asked(task, mode, ds, macro)
 
 
 class Trainer(TrainerFacts):
@@ -103,7 +109,8 @@ class Trainer(TrainerFacts):
             "unsupervised" is found from a :class:`GAE`, :class:`VGAE`, :class:`DGI`, :class:`Node2Vec`, or a module
             with ``loss(graph, x)``.
         macro: For "mini": macro-batches, such as "large:1/8" or "parts:16/128", or a :class:`Macro`; None: none. For
-            "macro": "parts:16/128", the parts of a group; None: as many parts of a store as fit into ``memory``.
+            "macro": "parts:16/128", the parts of a group; None: as many parts of a store as fit into ``memory``, with
+            mode "auto" as "neighbours:auto".
         memory: Bytes, or a text such as "2GB", that the run may take; one that does not fit is refused with the least
             that would do. On a store, None: a quarter of the machine's memory, for the groups alone.
         accumulate: For "mini": batches whose gradients make one update.
@@ -214,7 +221,7 @@ class Trainer(TrainerFacts):
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
-        task, mode, ds, batch_size = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
+        task, mode, ds, batch_size, macro = _opened(model, task, mode, ds, sampler, batch_size, macro)
         self.task, self.mode, self._asked, self.model = check_task(task, mode), check_mode(mode), mode, model
         self.ds, config = as_read(model, ds, self.task, memory, precision), with_inputs(config, ds, out or ranks)
         self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight, ds)

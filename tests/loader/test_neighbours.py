@@ -280,7 +280,11 @@ def test_a_full_disk_is_one_line(ds: gw.Dataset, store: gw.macro.Store, monkeypa
 @pytest.mark.parametrize(
     ("macro", "mode", "told"),
     [
-        ("parts:2/8+neighbours:many", "macro", "macro: expected neighbours:SHARE with a share of a part's nodes, got"),
+        (
+            "parts:2/8+neighbours:many",
+            "macro",
+            "macro: expected neighbours:SHARE with a share of a part's nodes or auto, got",
+        ),
         ("parts:2/8+neighbours:-1", "macro", "macro: expected neighbours:SHARE"),
         ("parts:2/8+neighbours:1e400", "macro", "macro: expected neighbours:SHARE"),
         ("parts:2/8+neighbours:17", "macro", "neighbours: expected a finite number >= 0 and <= 16, got 17"),
@@ -300,7 +304,9 @@ def test_what_else_is_refused(ds: gw.Dataset, source: MemoryParts, store: gw.mac
         with pytest.raises(gw.errors.ConfigError, match="neighbours: expected a finite number >= 0 and <= 16, got"):
             gw.macro.Macro("parts:1/2", neighbours=wrong)  # type: ignore[arg-type]
     model = gw.nn.SAGE(ds.num_features, 8, 8, num_layers=2)
-    with pytest.raises(gw.errors.ConfigError, match="task=link cannot be combined with hubs, reuse or neighbours"):
+    with pytest.raises(
+        gw.errors.ConfigError, match="task=link cannot be combined with hubs, reuse, neighbours or first"
+    ):
         gw.Trainer(model, store, mode="macro", task="link", macro="parts:2/8+neighbours:1", fanouts=(3, 2))
     seeds = seeds_of(ds, source)
     hubs, found = pin_hubs(source, seeds, 1, 30_000), Neighbours(source, seeds, 1, 1.0)
@@ -309,7 +315,7 @@ def test_what_else_is_refused(ds: gw.Dataset, source: MemoryParts, store: gw.mac
 
 
 def test_texts() -> None:
-    assert tuple(split_macro("parts:2/8+neighbours:0.5+keep:2")) == ("parts:2/8", None, 1, 2, 0.5)
+    assert tuple(split_macro("parts:2/8+neighbours:0.5+keep:2")) == ("parts:2/8", None, 1, 2, 0.5, "group")
     assert gw.macro.Macro("parts:2/8+neighbours:1").neighbours == 1.0
     assert gw.macro.Macro(None, neighbours=0.5).neighbours == 0.5
 

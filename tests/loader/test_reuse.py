@@ -112,7 +112,7 @@ def test_the_command_keeps_reuse_with_the_run(
     ],
 )
 def test_texts(text: str, expected: tuple[str | None, str | None, int, int, float]) -> None:
-    assert tuple(split_macro(text)) == expected
+    assert tuple(split_macro(text)) == (*expected, "group")
 
 
 def test_what_is_refused(ds: gw.Dataset, store: gw.macro.Store) -> None:

@@ -14,6 +14,7 @@ from stored_kinds import academic
 
 import graphweft as gw
 from graphweft.data.flat_features import with_flat_features
+from graphweft.data.stored_graph import StoredGraph
 from graphweft.loader.group_loader import GroupLoader
 from graphweft.loader.groups import read_group
 from graphweft.loader.hubs import influence, pin_hubs
@@ -399,3 +400,52 @@ def test_groups_tell_which_edges_they_leave_out(folder: Path, capsys: pytest.Cap
     whole = _trainer("RGCN", store, store.num_features, "macro", macro=f"parts:{PARTS}/{PARTS}", progress=True)
     assert whole.fit(1)[-1].metrics["edges_kept"] == 1.0
     assert "of the edges" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["RGCN", "HGT"])
+def test_a_refusal_by_sizes_reads_no_structure(kind: str, folder: Path) -> None:
+    ds = StoredGraph(gw.macro.Store(folder))
+    with pytest.raises(gw.errors.MemoryBudgetError, match="memory: expected at least"):
+        _trainer(kind, ds, ds.num_features, memory="1MB")
+    assert ds._graph is None
+    assert ds.graph.is_typed and ds._graph is not None  # which reads it
+
+
+def test_a_type_of_a_store_that_receives_no_edge_is_told(tmp_path: Path) -> None:
+    ids = torch.arange(40)
+    graph = gw.Graph.hetero({("paper", "by", "author"): (ids, ids % 10)}, {"author": 10, "paper": 40})
+    y = torch.cat([torch.full((10,), -1), ids % 3])
+    ds = gw.Dataset("by", graph, None, y, features={"paper": torch.eye(40)}, target_type="paper", seed=0)
+    store = gw.macro.prepare_store(ds, tmp_path / "s", parts=2, method="hash")
+    model = gw.nn.RGCN(store.num_features, 8, 3, num_relations=1)
+    with pytest.warns(gw.errors.DataWarning, match="nodes of type 'paper' have the labels and receive no edge"):
+        gw.Trainer(model, store, mode="mini", fanouts=(3, 3), memory="64MB")
+
+
+def test_the_least_of_typed_groups_counts_rows_as_they_are_stored(tmp_path: Path) -> None:
+    """The model has a column for every author; no row is so wide."""
+    papers, authors = 2_000, 20_000
+    ids = torch.arange(authors)
+    edges = {("author", "writes", "paper"): (ids, ids % papers), ("paper", "by", "author"): (ids % papers, ids)}
+    graph = gw.Graph.hetero(edges, {"author": authors, "paper": papers})
+    y = torch.cat([torch.full((authors,), -1), ids[:papers] % 3])
+    x = {"paper": torch.randn(papers, 4, generator=torch.Generator().manual_seed(0))}
+    ds = gw.Dataset("wide", graph, None, y, features=x, target_type="paper", seed=0)
+    store = gw.macro.prepare_store(ds, tmp_path / "s", parts=2, memory="200MB", method="hash")
+
+    def trainer(memory: int) -> gw.Trainer:
+        torch.manual_seed(0)
+        model = gw.nn.RGCN(store.num_features, 8, 3, num_relations=2, num_layers=2)
+        return gw.Trainer(model, store, mode="macro", fanouts=(5, 5), batch_size=256, seed=0, memory=memory)
+
+    least = 1_000_000
+    for _ in range(3):  # refused by sizes, then perhaps by what was measured
+        try:
+            assert trainer(least).fit(1)[-1].loss > 0
+            break
+        except gw.errors.MemoryBudgetError as refused:
+            assert refused.least > least
+            least = refused.least
+    else:
+        pytest.fail(f"no run within the {least} bytes that refusals named")
+    assert store.num_features > authors and least < 80_000_000

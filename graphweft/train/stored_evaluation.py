@@ -1,0 +1,188 @@
+"""The memory of an evaluation over a store: how much of a layer is computed at once, and what that takes.
+
+Comes in: the steps of mode "macro" or "mini" over a store, and bytes. Goes out: tiles that are set, and what the
+evaluation takes, by sizes and by a tile that is tried. Called where a run from a store keeps to a budget.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from graphweft._budget import lifted
+from graphweft._memory import POOL
+from graphweft.data.stored import StoredDataset
+from graphweft.nn.stack import Stack
+from graphweft.storage.store import Store
+from graphweft.train.needs_by_running import grown_while
+from graphweft.train.part_inference import embeds, out_width
+from graphweft.train.tiles import LEAST_WITHIN, TileCost, Tiles, edge_bytes
+
+_REAL, _ID = 4, 8
+_LEAST_PIECE, _PIECE_SHARE = 1 << 18, 4  # of a tile: what is read of features at a time
+_BESIDE = 1.45  # times what a tile takes: gaps of the heap, pieces that are read, pages on their way to the disk
+_TRIED = 2  # of the room of a tile: the one that is tried
+_TRIALS = 4  # of tiles, each smaller than the one before
+_TILES = 4  # times the least tile, before hidden rows are kept in memory
+
+
+def evaluation_needs(steps: Any, wanted: int, most: int, measured: int = 0) -> int:
+    """What an evaluation takes: ``wanted`` bytes, more up to ``most`` where hidden rows have no room otherwise."""
+    ds, model, inference = steps.ds, steps.model, steps.inference
+    held, scoring = _outputs(steps)
+    if not isinstance(model, Stack):
+        inference.tiles = replace(inference.tiles, kept=most)
+        return held + max(measured, scoring)
+    if steps.in_memory:
+        return held + scoring + _in_memory(steps, wanted - held - scoring, most - held - scoring)
+    store = ds.store
+    part = structure_of_part(store)
+    widths = [store.row_width, *(out_width(layer) for layer in model.layers)]
+    costs = []
+    if embeds(model):
+        assert model.embedding is not None  # as embeds says
+        widths[0] = model.embedding.shape[1]
+        costs = [inference.embedding_cost(model)]
+    costs += [inference.cost(model, index, width) for index, width in enumerate(widths[:-1])]
+    made = inference.computed(_evaluated(steps))
+    between = widths[:-1] if embeds(model) else widths[1:-1]
+    hidden = [_REAL * nodes.count * width for nodes, width in zip(made, between, strict=False)]
+    pairs = max(a + b for a, b in zip([0, *hidden], [*hidden, 0], strict=True))  # what a layer reads and what it makes
+    least = LEAST_WITHIN * max(cost.row + cost.edge for cost in costs)
+    all_kept = held + part + pairs + _TILES * least
+    kept = pairs if all_kept <= max(wanted, most) else 0
+    room = max(wanted, all_kept if kept else 0) - held - part - kept
+    small = _tried_with(steps, least, kept)
+    large = _tried_within(steps, room, least, kept)
+    # a tile as large as has room by what that one took, or as the whole graph
+    each = _BESIDE * max(large.taken, 1) / max(large.told, 1)
+    whole = max(_largest_tile(store, cost) for cost in costs)
+    tile = max(min(int(room / each), whole), least)
+    granted = int(tile * each)
+    if tile == whole:  # which has room to spare: what any tile takes does not grow with it
+        granted = min(granted, int(_BESIDE * large.grown(tile, small)))
+    inference.tiles = Tiles(tile, kept, granted)
+    return int(max(held + kept + part + max(large.taken, granted), held + scoring))
+
+
+def _largest_tile(store: Store, cost: TileCost) -> int:
+    """Bytes of all nodes as one tile; of a typed graph, whose tiles end with their part, of the largest part.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> store = SimpleNamespace(num_nodes=9, num_edges=5, types=None)
+        >>> _largest_tile(store, TileCost(1, 10, 100))
+        599
+        >>> store.types, store.bounds, store.edge_counts = "ab", np.array([0, 4, 9]), np.array([3, 2])
+        >>> _largest_tile(store, TileCost(1, 10, 100))
+        347
+    """
+    if store.types is None:
+        return cost.of(store.num_nodes, store.num_nodes, store.num_edges)
+    parts = zip(np.diff(store.bounds).tolist(), store.edge_counts.tolist(), strict=True)
+    return max(cost.of(min(nodes + edges, store.num_nodes), nodes, edges) for nodes, edges in parts)
+
+
+def _evaluated(steps: Any) -> NDArray[np.int64]:
+    """Ids in the store of the nodes of the splits, ascending."""
+    rows = torch.unique(torch.cat(list(steps.rows.values())), sorted=True)
+    return np.sort(steps.ds.row_ids[rows].numpy())
+
+
+def _in_memory(steps: Any, wanted: int, most: int) -> int:
+    """What an evaluation takes beside its outputs where the structure is in memory."""
+    ds, inference = steps.ds, steps.inference
+    widths = [ds.store.row_width, *(out_width(layer) for layer in steps.model.layers)]
+    hidden = [_REAL * ds.num_nodes * width for width in widths[1:-1]]
+    pairs = max(a + b for a, b in zip([0, *hidden], [*hidden, 0], strict=True))
+    least = LEAST_WITHIN * max(edge_bytes(w, out, False) for w, out in itertools.pairwise(widths))
+    all_kept = pairs + _TILES * least
+    kept = pairs if all_kept <= max(wanted, most) else 0
+    costs = [edge_bytes(w, out, index > 0 and not kept) for index, (w, out) in enumerate(itertools.pairwise(widths))]
+    tile = max(max(wanted, all_kept if kept else 0) - kept, LEAST_WITHIN * max(costs))
+    inference.tiles = Tiles(tile, kept)
+    ds.store.piece = max(_LEAST_PIECE, tile // _PIECE_SHARE)
+    return kept + tile
+
+
+class TriedTile(NamedTuple):
+    """Bytes that a tile over features takes, and those that sizes say of it."""
+
+    taken: int
+    told: int
+
+    def grown(self, told: int, small: TriedTile) -> int:
+        """What a larger tile takes, by the line through this one and a ``small`` one, which rises by sizes at least.
+
+        Example:
+            >>> tried = TriedTile(500, 200)
+            >>> tried.grown(1000, TriedTile(320, 20)), tried.grown(1000, TriedTile(450, 150))
+            (1300, 2500)
+        """
+        more = self.told - small.told
+        slope = (self.taken - small.taken) / more if more > small.told else self.taken / max(self.told, 1)
+        return int(self.taken + max(slope, 1.0) * max(told - self.told, 0))
+
+
+def _tried_within(steps: Any, room: int, least: int, kept: int) -> TriedTile:
+    """As :func:`_tried_with`, of a tile of half of the room; of a smaller one where that takes more than there is.
+
+    Rows of typed graphs take several times what sizes say of them.
+    """
+    tile = max(room // _TRIED, least)
+    for _ in range(_TRIALS):
+        found = _tried_with(steps, tile, kept)
+        if found.taken <= room or tile == least:
+            break
+        tile = max(int(min(found.told, tile) * room / (_BESIDE * found.taken)), least)
+    return found
+
+
+def _tried_with(steps: Any, tile: int, kept: int) -> TriedTile:
+    """What a tile of so many bytes takes."""
+    steps.inference.tiles = Tiles(tile, kept)
+    steps.ds.store.piece = max(_LEAST_PIECE, tile // _PIECE_SHARE)
+    run = functools.partial(steps.inference.first_tile, steps.model)
+    with lifted():
+        run()  # compiles
+        POOL.trim()
+        taken, told = grown_while(run)
+        POOL.trim()
+    # numbers of nodes are counted with the outputs
+    return TriedTile(max(taken - _REAL * steps.ds.store.num_nodes, 0), told)
+
+
+def _outputs(steps: Any) -> tuple[int, int]:
+    """Outputs of the splits with ids and their order, degrees and numbers of nodes; and copies of those of one split.
+
+    The copies are made when no tile is left.
+    """
+    counted: tuple[int, int] | None = getattr(steps, "counted", None)
+    if counted is not None:
+        return counted
+    counts = [len(ids) for ids in steps.rows.values()]
+    return outputs_bytes(counts, steps.ds), 2 * _REAL * max(steps.ds.num_classes, 1) * max(counts)
+
+
+def outputs_bytes(counts: Sequence[int], ds: StoredDataset) -> int:
+    """Bytes of outputs of splits of so many nodes with ids and their order, degrees and numbers of nodes."""
+    of_row = _REAL * max(ds.num_classes, 1) + 3 * _ID
+    of_node = _ID + (_REAL if ds.store.types is None else 2 * _REAL)  # and places of rows of types
+    return of_row * sum(counts) + of_node * ds.num_nodes
+
+
+def structure_of_part(store: Store) -> int:
+    """Structure of a part, and what its tiles are cut by."""
+    nodes, edges = np.diff(store.bounds), store.edge_counts
+    wide = np.dtype(np.int32).itemsize if store.manifest.shape.index_dtype == "int32" else _ID
+    return int((nodes * 5 * _ID + edges * (wide + (4 if store.has_weights else 0))).max(initial=0))
+
+
+__all__ = ["evaluation_needs", "outputs_bytes", "structure_of_part"]
