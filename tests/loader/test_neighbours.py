@@ -325,3 +325,17 @@ def test_a_store_without_features_has_neighbours(ds: gw.Dataset, part: torch.Ten
     seeds = torch.from_numpy(bare.split("train")[0])
     group = read_group(bare, [2, 5], Neighbours(bare, seeds, 2, 0.5))
     assert group.x is None and group.graph.num_edges > read_group(bare, [2, 5]).graph.num_edges
+
+
+@pytest.mark.parametrize(("count", "reuse"), [(1, 1), (3, 1), (2, 3), (PARTS, 1)])
+def test_no_group_has_more_batches_than_are_counted(
+    count: int, reuse: int, ds: gw.Dataset, source: MemoryParts
+) -> None:
+    loader = GroupLoader(source, seeds_of(ds, source), [2], 8, True, 5, count=count, reuse=reuse)
+    seen = 0
+    for epoch in range(8):
+        batches = dict.fromkeys((group.number for group in loader.plan(epoch)), 0)
+        for group in loader.plan(epoch):
+            batches[group.number] += -(-len(group.nodes) // 8)
+        seen = max(seen, *batches.values())
+    assert seen <= loader.most_batches() <= seen + 2 * reuse
