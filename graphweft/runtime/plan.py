@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from graphweft import _config
 from graphweft._memory import POOL
 from graphweft._trace import active, span
 from graphweft.ir.ops import LEAVES, Op
@@ -347,10 +348,12 @@ class Plan:
 
     def _hoist(self, program: Program) -> list[HoistedValue]:
         found, outputs = [], {slot for _, slot in self.outputs}
+        off = _config.current().disabled_kernels  # other kernels may give other last bits
+        maker = f"{self.target.name} without {off}" if off else self.target.name
         for value in frontier(program, self.compiled.hoisted):
             leaves = Program((), (("", value),)).values
             names = tuple(sorted({leaf["name"] for leaf in leaves if leaf.op in LEAVES}))
-            key = f"{self.target.name} {structural_key(value)}"
+            key = f"{maker} {structural_key(value)}"
             found.append(HoistedValue(self._slot[value], value, key, names, self._slot[value] in outputs))
         return found
 

@@ -206,6 +206,19 @@ def test_models_run_without_the_cpu_s_kernels_of_sums(name: str) -> None:
     _close(found, expected)
 
 
+def test_values_computed_once_are_made_again_by_other_kernels() -> None:
+    graph, x, model = random_graph(0), features(), make("gcn").eval()
+
+    def keys() -> set[str]:
+        with torch.no_grad():
+            plan, _ = model.function.sized_plan(model.arguments(graph, gw.constant(x)))
+        return {item.key for item in plan.hoisted}
+
+    with gw.config(disabled_kernels=SUMS):
+        without = keys()
+    assert without and keys() and not without & keys()
+
+
 def test_a_sum_is_a_nest_of_a_few_lines(nests: Nests) -> None:
     graph, x = random_graph(0), features()
     weight = torch.rand(graph.num_edges)
