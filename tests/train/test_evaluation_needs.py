@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from train.watched_pool import MB, Watched, make_model
 
 import graphweft as gw
 from graphweft._budget import Highest, own_bytes
-from graphweft._memory import POOL, Pool
+from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset
 from graphweft.runtime import rehearsal
 from graphweft.train.full_batch import FullBatch
@@ -19,37 +19,18 @@ from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.mini_needs import _whole
 from graphweft.train.needs import data_bytes
 
-MB = 10**6
-
-
-class _Watched(Pool):
-    """A pool that knows the most that it had mapped."""
-
-    most = 0
-
-    def _map(self, size: int) -> int:
-        found = super()._map(size)
-        self.most = max(self.most, self._mapped)
-        return found
-
 
 @pytest.fixture(scope="module")
 def ds() -> Dataset:
     return gw.synthetic("arxiv", scale=0.15, seed=0)
 
 
-def _model(kind: str, ds: Dataset, hidden: int = 64) -> Any:
-    torch.manual_seed(0)
-    made: nn.Module = getattr(gw.nn, kind)(ds.num_features, hidden, ds.num_classes, num_layers=2)
-    return made
-
-
 def test_free_memory_is_given_back_around_predictions_as_around_evaluations(ds: Dataset) -> None:
     given: dict[str, Any] = {"mode": "mini", "fanouts": (5, 5), "batch_size": 512}
     with pytest.raises(gw.errors.MemoryBudgetError) as caught:
-        gw.Trainer(_model("GAT", ds), ds, memory=data_bytes(ds) + 20 * MB, **given)
-    short = gw.Trainer(_model("GAT", ds), ds, memory=caught.value.least, **given)
-    roomy = gw.Trainer(_model("GAT", ds), ds, memory="4GB", **given)
+        gw.Trainer(make_model("GAT", ds), ds, memory=data_bytes(ds) + 20 * MB, **given)
+    short = gw.Trainer(make_model("GAT", ds), ds, memory=caught.value.least, **given)
+    roomy = gw.Trainer(make_model("GAT", ds), ds, memory="4GB", **given)
     assert short.needs is not None and short.needs.trims and roomy.needs is not None and not roomy.needs.trims
     left = []
     for trainer in (short, roomy):
@@ -66,7 +47,7 @@ def test_outputs_that_a_recorded_run_hands_out_are_counted(kind: str, ds: Datase
     """A copy beside the recording, whose memory is the next step's."""
     ds = replace(ds, num_classes=400)
     floor = own_bytes() - data_bytes(ds)
-    trainer = gw.Trainer(_model(kind, ds, 16), ds, memory="4GB")
+    trainer = gw.Trainer(make_model(kind, ds, 16), ds, memory="4GB")
     batch, needs = trainer._batch, trainer.needs
     assert isinstance(batch, FullBatch) and needs is not None
     trainer.fit(2)
@@ -81,9 +62,9 @@ def test_outputs_that_a_recorded_run_hands_out_are_counted(kind: str, ds: Datase
 def test_what_an_evaluation_computes_once_is_rehearsed_with_what_passes_meanwhile(kind: str, ds: Dataset) -> None:
     """Against a pool: copies of wide rows, and values that are made for others alone, are mapped, and stay so."""
     ds = replace(ds, x=torch.randn(ds.num_nodes, 256, generator=torch.Generator().manual_seed(0)))
-    mini = gw.Trainer(_model(kind, ds, 16), ds, mode="mini", fanouts=(5, 5), batch_size=256)._batch
+    mini = gw.Trainer(make_model(kind, ds, 16), ds, mode="mini", fanouts=(5, 5), batch_size=256)._batch
     assert isinstance(mini, MiniBatch)
-    model, pool = mini.model, _Watched()
+    model, pool = mini.model, Watched()
     _, run = _whole(mini, model)  # type: ignore[arg-type]
     assert run.hoists and run.plan is not None and run.plan.hoisted
     imagined = rehearsal._Imagined()
@@ -102,7 +83,7 @@ def test_values_that_steps_and_evaluations_keep_are_counted_once_each(kind: str)
     """Rows of the training nodes for the one, of all nodes for the other: as the pool lends them."""
     ds = gw.synthetic("arxiv", scale=0.25, seed=30)
     before = POOL.stats().lent  # values are computed once where costs are measured, or when the run is prepared
-    trainer = gw.Trainer(_model(kind, ds, 16), ds, memory="4GB")
+    trainer = gw.Trainer(make_model(kind, ds, 16), ds, memory="4GB")
     batch, needs = trainer._batch, trainer.needs
     assert isinstance(batch, FullBatch) and needs is not None
     trainer.prepare()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from train.watched_pool import MB, Watched, make_model
 
 import graphweft as gw
 from graphweft._budget import Budget, lifted
@@ -36,29 +37,10 @@ from graphweft.train.needs import Needs, data_bytes, loss_bytes, rehearsed
 from graphweft.train.needs_by_running import Part, Taken, grown
 from graphweft.train.strategies import mini_strategy, seconds_of, unlimited
 
-MB = 10**6
-
-
-class _Watched(Pool):
-    """A pool that knows the most that it had mapped."""
-
-    most = 0
-
-    def _map(self, size: int) -> int:
-        found = super()._map(size)
-        self.most = max(self.most, self._mapped)
-        return found
-
 
 @pytest.fixture(scope="module")
 def ds() -> Dataset:
     return gw.synthetic("arxiv", scale=0.15, seed=0)
-
-
-def _model(kind: str, ds: Dataset, hidden: int = 64) -> Any:
-    torch.manual_seed(0)
-    made: nn.Module = getattr(gw.nn, kind)(ds.num_features, hidden, ds.num_classes, num_layers=2)
-    return made
 
 
 def test_an_evaluation_is_beside_the_batches_unless_free_memory_is_given_back() -> None:
@@ -72,14 +54,14 @@ def test_what_planning_took_is_part_of_the_peak_and_of_no_budget(ds: Dataset) ->
     more = replace(needs, planning=300 * MB)
     assert (more.total, more.least, more.fits(needs.least)) == (300 * MB, needs.least, True)
     assert more.text() == "data 100 MB, planning 300 MB" and replace(needs, planning=MB).text() == "data 100 MB"
-    trainer = gw.Trainer(_model("GCN", ds), ds, memory="4GB")
+    trainer = gw.Trainer(make_model("GCN", ds), ds, memory="4GB")
     assert trainer.needs is not None
     assert data_bytes(ds) - 8 * MB <= trainer.needs.planning <= data_bytes(ds) + 200 * MB
 
 
 def test_the_terms_of_a_refusal_add_up_to_the_least_that_it_names(ds: Dataset) -> None:
     with pytest.raises(gw.errors.MemoryBudgetError) as caught:
-        gw.Trainer(_model("SAGE", ds), ds, memory=data_bytes(ds) + 10 * MB)
+        gw.Trainer(make_model("SAGE", ds), ds, memory=data_bytes(ds) + 10 * MB)
     units = {"KB": 1e-3, "MB": 1.0}
     terms = str(caught.value).partition("(")[2].partition(")")[0]
     total = sum(float(term.split()[-2]) * units[term.split()[-1]] for term in terms.split(", "))
@@ -87,7 +69,7 @@ def test_the_terms_of_a_refusal_add_up_to_the_least_that_it_names(ds: Dataset) -
 
 
 def test_gradients_stay_until_the_next_step(ds: Dataset) -> None:
-    batch = gw.Trainer(_model("GCN", ds, 512), ds)._batch
+    batch = gw.Trainer(make_model("GCN", ds, 512), ds)._batch
     assert isinstance(batch, FullBatch)
     step, evaluation, _, sizes = batch.plans()
     weights = 4 * 512 * (ds.num_features + ds.num_classes)
@@ -135,7 +117,7 @@ def test_dense_rows_of_sparse_features_are_counted(mode: str) -> None:
     dense, given = 4 * ds.x.num_rows * ds.x.width, {} if mode == "full" else {"fanouts": (5, 5), "batch_size": 256}
     found = {}
     for kind in ("GCN", "NGCF"):
-        trainer = gw.Trainer(_model(kind, ds), ds, mode=mode, memory="4GB", **given)  # type: ignore[arg-type]
+        trainer = gw.Trainer(make_model(kind, ds), ds, mode=mode, memory="4GB", **given)  # type: ignore[arg-type]
         assert trainer.needs is not None
         found[kind] = trainer.needs.structure
         if mode == "mini":
@@ -156,7 +138,7 @@ def test_tensors_that_share_memory_count_once(ds: Dataset) -> None:
 def test_the_pool_maps_for_a_step_what_was_predicted(
     kind: str, off: float, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = gw.Trainer(_model(kind, ds), ds)
+    trainer = gw.Trainer(make_model(kind, ds), ds)
     trainer.prepare()
     batch = trainer._batch
     assert isinstance(batch, FullBatch)
@@ -218,7 +200,7 @@ def test_results_of_torch_in_a_recorded_step_lie_in_its_arena_and_pass_beside_it
 @pytest.mark.parametrize("kind", ["GCN", "SAGE", "GIN", "NGCF", "GCNII"])
 def test_the_arena_of_a_recorded_step_is_known_before_it_is_recorded(kind: str, ds: Dataset) -> None:
     """But for one of the sizes that are tried, each 6 % larger than the one before."""
-    trainer = gw.Trainer(_model(kind, ds), ds)
+    trainer = gw.Trainer(make_model(kind, ds), ds)
     trainer.prepare()
     batch = trainer._batch
     assert isinstance(batch, FullBatch) and batch._tape is not None
@@ -233,11 +215,11 @@ def test_tiles_of_an_evaluation_take_what_was_predicted(
     kind: str, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against the most that a pool maps, gaps and the rows of two layers included."""
-    model = _model(kind, ds, hidden=128)
+    model = make_model(kind, ds, hidden=128)
     mini = gw.Trainer(model, ds, mode="mini", fanouts=(5, 5), batch_size=256)._batch
     assert isinstance(mini, MiniBatch)
     mini.prepare()
-    predicted, pool = _tiled(mini, model, 4096), _Watched()
+    predicted, pool = _tiled(mini, model, 4096), Watched()
     with POOL.within(pool), monkeypatch.context() as patch:
         patch.setattr(POOL, "trim", pool.trim)
         infer(model, ds.graph, ds.x, 4096, trims=True)
@@ -249,10 +231,10 @@ def test_a_run_that_does_not_fit_is_refused_with_a_budget_that_does(ds: Dataset)
     with pytest.raises(
         gw.errors.MemoryBudgetError, match=r"^memory: expected at least \d+ MB .*data \d+ MB.*, got 30 MB$"
     ):
-        gw.Trainer(_model("GAT", ds), ds, memory="30MB")
+        gw.Trainer(make_model("GAT", ds), ds, memory="30MB")
     with pytest.raises(gw.errors.MemoryBudgetError) as caught:
-        gw.Trainer(_model("GAT", ds), ds, memory=data_bytes(ds) + 60 * MB)
-    trainer = gw.Trainer(_model("GAT", ds), ds, memory=caught.value.least + MB)
+        gw.Trainer(make_model("GAT", ds), ds, memory=data_bytes(ds) + 60 * MB)
+    trainer = gw.Trainer(make_model("GAT", ds), ds, memory=caught.value.least + MB)
     assert len(trainer.fit(2)) == 2
     assert trainer.needs is not None
     assert trainer.needs.total <= caught.value.least + MB
@@ -260,10 +242,10 @@ def test_a_run_that_does_not_fit_is_refused_with_a_budget_that_does(ds: Dataset)
 
 def test_fewer_values_are_kept_where_memory_is_short(ds: Dataset) -> None:
     ds = replace(ds, x=torch.randn(ds.num_nodes, 256, generator=torch.Generator().manual_seed(0)))
-    usual = gw.Trainer(_model("GCN", ds, 16), ds, memory="4GB")
+    usual = gw.Trainer(make_model("GCN", ds, 16), ds, memory="4GB")
     assert usual.needs is not None
     assert usual.needs.kept > 0
-    short = gw.Trainer(_model("GCN", ds, 16), ds, memory=usual.needs.total + 4 * MB)
+    short = gw.Trainer(make_model("GCN", ds, 16), ds, memory=usual.needs.total + 4 * MB)
     assert short.needs is not None
     assert short.needs.kept < usual.needs.kept
     losses = [[record.loss for record in trainer.fit(3)] for trainer in (usual, short)]
@@ -272,7 +254,7 @@ def test_fewer_values_are_kept_where_memory_is_short(ds: Dataset) -> None:
 
 @pytest.mark.parametrize("kind", ["GCN", "GCNII", "GAT"])
 def test_no_step_makes_a_graph_again_where_memory_is_short(kind: str, ds: Dataset) -> None:
-    batch = gw.Trainer(_model(kind, ds), ds)._batch
+    batch = gw.Trainer(make_model(kind, ds), ds)._batch
     assert isinstance(batch, FullBatch)
     with gw.config(memory=1):
         step, evaluation, rows, _ = batch.plans()
@@ -286,7 +268,7 @@ def test_no_step_makes_a_graph_again_where_memory_is_short(kind: str, ds: Datase
 def test_a_roomy_budget_changes_no_bit(ds: Dataset) -> None:
     for mode, more in (("full", {}), ("mini", {"fanouts": (5, 5), "batch_size": 512})):
         losses = [
-            [record.loss for record in gw.Trainer(_model("SAGE", ds), ds, mode=mode, memory=memory, **more).fit(2)]  # type: ignore[arg-type]
+            [record.loss for record in gw.Trainer(make_model("SAGE", ds), ds, mode=mode, memory=memory, **more).fit(2)]  # type: ignore[arg-type]
             for memory in (None, "8GB")
         ]
         assert losses[0] == losses[1]
@@ -294,11 +276,11 @@ def test_a_roomy_budget_changes_no_bit(ds: Dataset) -> None:
 
 def test_mini_batches_keep_their_bits_and_are_prepared_less_far_ahead(ds: Dataset) -> None:
     given: dict[str, Any] = {"mode": "mini", "fanouts": (10, 10), "batch_size": 512}
-    usual = gw.Trainer(_model("SAGE", ds, 128), ds, memory="4GB", **given)
+    usual = gw.Trainer(make_model("SAGE", ds, 128), ds, memory="4GB", **given)
     assert usual.needs is not None
     with pytest.raises(gw.errors.MemoryBudgetError) as caught:
-        gw.Trainer(_model("SAGE", ds, 128), ds, memory=data_bytes(ds) + 20 * MB, **given)
-    short = gw.Trainer(_model("SAGE", ds, 128), ds, memory=caught.value.least, **given)
+        gw.Trainer(make_model("SAGE", ds, 128), ds, memory=data_bytes(ds) + 20 * MB, **given)
+    short = gw.Trainer(make_model("SAGE", ds, 128), ds, memory=caught.value.least, **given)
     assert short.needs is not None
     assert short.needs.total < usual.needs.total
     batch = short._batch
@@ -313,22 +295,22 @@ def test_mini_batches_keep_their_bits_and_are_prepared_less_far_ahead(ds: Datase
 @pytest.mark.parametrize("macro", ["large:1/4", "parts:2/8"])
 def test_macro_batches_keep_their_bits_within_a_budget(macro: str, ds: Dataset) -> None:
     given: dict[str, Any] = {"mode": "mini", "macro": macro, "fanouts": (5, 5), "batch_size": 256}
-    free, bound = (gw.Trainer(_model("SAGE", ds), ds, memory=memory, **given) for memory in (None, "2GB"))
+    free, bound = (gw.Trainer(make_model("SAGE", ds), ds, memory=memory, **given) for memory in (None, "2GB"))
     assert bound.needs is not None and bound.needs.data > data_bytes(ds)  # with the macro-batches
     assert [record.loss for record in free.fit(2)] == [record.loss for record in bound.fit(2)]
     with pytest.raises(gw.errors.MemoryBudgetError) as caught:
-        gw.Trainer(_model("SAGE", ds), ds, memory=data_bytes(ds) + 10 * MB, **given)
+        gw.Trainer(make_model("SAGE", ds), ds, memory=data_bytes(ds) + 10 * MB, **given)
     assert caught.value.least < bound.needs.least + 4 * MB
-    assert len(gw.Trainer(_model("SAGE", ds), ds, memory=caught.value.least, **given).fit(1)) == 1
+    assert len(gw.Trainer(make_model("SAGE", ds), ds, memory=caught.value.least, **given).fit(1)) == 1
 
 
 def test_the_least_of_macro_batches_is_enough_where_it_leaves_room_for_another_evaluation() -> None:
     """The pass that computes hidden rows takes more than an evaluation of all nodes at once does."""
     ds = gw.synthetic("products", scale=0.05, seed=0)
     with pytest.raises(gw.errors.MemoryBudgetError) as caught:
-        gw.Trainer(_model("SAGE", ds), ds, mode="mini", macro="parts:2/8", memory="330MB")
+        gw.Trainer(make_model("SAGE", ds), ds, mode="mini", macro="parts:2/8", memory="330MB")
     memory = caught.value.least + 16 * MB  # the process has grown since; values kept for an evaluation take 50 MB
-    trainer = gw.Trainer(_model("SAGE", ds), ds, mode="mini", macro="parts:2/8", memory=memory)
+    trainer = gw.Trainer(make_model("SAGE", ds), ds, mode="mini", macro="parts:2/8", memory=memory)
     assert trainer.needs is not None and trainer.needs.least <= memory
 
 
@@ -336,7 +318,7 @@ def test_the_least_of_macro_batches_is_enough_where_it_leaves_room_for_another_e
 def test_what_passes_while_values_are_computed_once_is_counted() -> None:
     """The rows over the root of their degree, of which only the sums over edges are kept."""
     ds = gw.synthetic("pubmed", scale=0.1, seed=0)
-    model = _model("NGCF", ds).eval()
+    model = make_model("NGCF", ds).eval()
     with torch.no_grad(), owning(ds.x):
         arguments, pool = model.arguments(ds.graph, ds.x), Pool()
         found = footprint(*model.function.sized_plan(arguments))
@@ -366,7 +348,7 @@ def test_graphs_that_a_turned_one_is_made_of_are_counted() -> None:
 
 def test_draws_that_nothing_hides_have_a_price_of_their_own(ds: Dataset) -> None:
     """Within a budget that leaves no room for batches ahead, and where the loader prepares each when it is asked."""
-    mini = gw.Trainer(_model("SAGE", ds), ds, mode="mini", fanouts=(5, 5), batch_size=256)._batch
+    mini = gw.Trainer(make_model("SAGE", ds), ds, mode="mini", fanouts=(5, 5), batch_size=256)._batch
     assert isinstance(mini, MiniBatch)
     mini.prepare()
     found = [mini.works(), mini.works_in([CoreSplit(0, 0)])]
@@ -380,7 +362,7 @@ def test_draws_that_nothing_hides_have_a_price_of_their_own(ds: Dataset) -> None
 
 
 def test_only_calls_that_are_not_replayed_cost_a_call(ds: Dataset) -> None:
-    batch = gw.Trainer(_model("SAGE", ds), ds)._batch
+    batch = gw.Trainer(make_model("SAGE", ds), ds)._batch
     dropped = gw.Trainer(gw.nn.SAGE(ds.num_features, 16, ds.num_classes, dropout=0.5), ds)._batch
     assert isinstance(batch, FullBatch)
     assert isinstance(dropped, FullBatch)
@@ -390,12 +372,12 @@ def test_only_calls_that_are_not_replayed_cost_a_call(ds: Dataset) -> None:
 
 
 def test_auto_takes_mini_batches_where_a_full_batch_does_not_fit(ds: Dataset) -> None:
-    full = gw.Trainer(_model("GAT", ds), ds, mode="auto", memory="4GB")
+    full = gw.Trainer(make_model("GAT", ds), ds, mode="auto", memory="4GB")
     assert full.mode == "full"
     with pytest.raises(gw.errors.MemoryBudgetError) as caught:
-        gw.Trainer(_model("GAT", ds), ds, mode="full", memory=data_bytes(ds) + 50 * MB)
+        gw.Trainer(make_model("GAT", ds), ds, mode="full", memory=data_bytes(ds) + 50 * MB)
     small = gw.Trainer(
-        _model("GAT", ds), ds, mode="auto", fanouts=(4, 4), batch_size=64, memory=caught.value.least - 8 * MB
+        make_model("GAT", ds), ds, mode="auto", fanouts=(4, 4), batch_size=64, memory=caught.value.least - 8 * MB
     )
     assert small.mode == "mini"
     assert len(small.fit(1)) == 1
@@ -413,7 +395,7 @@ def test_options_whose_memory_is_not_known_are_refused(ds: Dataset) -> None:
     ):
         given: dict[str, Any] = {"memory": "1GB", **more}
         with pytest.raises(gw.errors.ConfigError, match=f"^{text}"):
-            gw.Trainer(_model("SAGE", ds), ds, **given)
+            gw.Trainer(make_model("SAGE", ds), ds, **given)
 
 
 _MEASURED = """
@@ -485,7 +467,7 @@ def test_sparse_features_with_dropout_are_counted_by_their_entries() -> None:
 def test_gaps_that_batches_leave_are_counted_where_steps_are_run_to_see() -> None:
     """Against the pool itself: batches differ in size, and one does not fit what the last gave back."""
     ds = gw.synthetic("arxiv", scale=0.1, seed=971)
-    mini = gw.Trainer(_model("NGCF", ds), ds, mode="mini", fanouts=(10, 10), batch_size=1024)._batch
+    mini = gw.Trainer(make_model("NGCF", ds), ds, mode="mini", fanouts=(10, 10), batch_size=1024)._batch
     assert isinstance(mini, MiniBatch)
     mini.prepare()
     assert mini.staged_plan() is None
@@ -510,7 +492,7 @@ def test_a_batch_that_has_no_room_is_not_trained_on_to_see_what_it_takes(
 
     But for torch's own blocks, of which those below a megabyte stay in its heap.
     """
-    mini = gw.Trainer(_model("NGCF", ds), ds, mode="mini", fanouts=(10, 10), batch_size=1024)._batch
+    mini = gw.Trainer(make_model("NGCF", ds), ds, mode="mini", fanouts=(10, 10), batch_size=1024)._batch
     assert isinstance(mini, MiniBatch)
     mini.prepare()
     seen, gradients = list[int](), mini.gradients
@@ -535,7 +517,7 @@ def test_a_batch_that_has_no_room_is_not_trained_on_to_see_what_it_takes(
 def test_a_batch_that_reaches_the_nodes_that_its_part_does_is_made_to_see_how_much_larger_it_is() -> None:
     """In a room of five times what the part takes, with eight times as many seeds."""
     ds = gw.synthetic("reddit", scale=0.0122, seed=516)
-    mini = gw.Trainer(_model("NGCF", ds), ds, mode="mini", fanouts=(10, 10), batch_size=1024)._batch
+    mini = gw.Trainer(make_model("NGCF", ds), ds, mode="mini", fanouts=(10, 10), batch_size=1024)._batch
     assert isinstance(mini, MiniBatch)
     mini.prepare()
     part = _tried(mini, 0, 128)
@@ -564,14 +546,14 @@ def test_what_torch_takes_in_a_step_beside_the_pool_is_counted() -> None:
 def test_the_least_of_a_full_batch_keeps_values_where_making_them_again_takes_more() -> None:
     ds = gw.synthetic("reddit", scale=0.0122, seed=516)
     with pytest.raises(gw.errors.MemoryBudgetError, match=r"kept 1\d MB") as caught:
-        gw.Trainer(_model("NGCF", ds), ds, memory=data_bytes(ds) + 12 * MB)
-    trainer = gw.Trainer(_model("NGCF", ds), ds, memory=caught.value.least)
+        gw.Trainer(make_model("NGCF", ds), ds, memory=data_bytes(ds) + 12 * MB)
+    trainer = gw.Trainer(make_model("NGCF", ds), ds, memory=caught.value.least)
     assert trainer.needs is not None and trainer.needs.kept > 10 * MB
 
 
 @pytest.mark.own_process
 def test_a_part_of_a_tile_tells_what_the_tile_takes(ds: Dataset) -> None:
-    model = _model("GAT", ds)
+    model = make_model("GAT", ds)
     mini = gw.Trainer(model, ds, mode="mini", fanouts=(5, 5), batch_size=256)._batch
     assert isinstance(mini, MiniBatch)
     mini.prepare()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,18 @@ def _same(one: gw.Trainer, other: gw.Trainer) -> bool:
     weights = zip(one.model.parameters(), other.model.parameters(), strict=True)
     losses = [[record.loss for record in trainer.history] for trainer in (one, other)]
     return losses[0] == losses[1] and all(torch.equal(a, b) for a, b in weights)
+
+
+def _least_that_trains(least: int, trainer: Callable[[int], gw.Trainer]) -> int:
+    """The least budget that refusals name: by sizes at first, then perhaps by what was measured. It trains."""
+    for _ in range(3):
+        try:
+            assert trainer(least).fit(1)[-1].loss > 0
+            return least
+        except gw.errors.MemoryBudgetError as refused:
+            assert refused.least > least
+            least = refused.least
+    pytest.fail(f"no run within the {least} bytes that refusals named")
 
 
 @pytest.mark.parametrize("kind", ["RGCN", "HGT"])
@@ -126,17 +139,7 @@ def test_batches_whose_rows_do_not_fit_are_read_in_pieces(tmp_path: Path) -> Non
         for budget in ("100MB", "400MB")
     }
     assert "rows of features in pieces" in told["100MB"] and "rows of features from disk" in told["400MB"]
-    least = 20_000_000
-    for _ in range(3):  # refused by sizes, then by what was measured
-        try:
-            assert trainer(store, memory=least).fit(1)[-1].loss > 0
-            break
-        except gw.errors.MemoryBudgetError as refused:
-            assert refused.least > least
-            least = refused.least
-    else:
-        pytest.fail(f"no run within the {least} bytes that refusals named")
-    assert least < 100_000_000
+    assert _least_that_trains(20_000_000, lambda memory: trainer(store, memory=memory)) < 100_000_000
 
 
 def test_a_loader_gives_the_typed_batches_of_memory(folder: Path) -> None:
@@ -438,14 +441,4 @@ def test_the_least_of_typed_groups_counts_rows_as_they_are_stored(tmp_path: Path
         model = gw.nn.RGCN(store.num_features, 8, 3, num_relations=2, num_layers=2)
         return gw.Trainer(model, store, mode="macro", fanouts=(5, 5), batch_size=256, seed=0, memory=memory)
 
-    least = 1_000_000
-    for _ in range(3):  # refused by sizes, then perhaps by what was measured
-        try:
-            assert trainer(least).fit(1)[-1].loss > 0
-            break
-        except gw.errors.MemoryBudgetError as refused:
-            assert refused.least > least
-            least = refused.least
-    else:
-        pytest.fail(f"no run within the {least} bytes that refusals named")
-    assert store.num_features > authors and least < 80_000_000
+    assert store.num_features > authors and _least_that_trains(1_000_000, trainer) < 80_000_000
