@@ -60,6 +60,7 @@ from graphweft.train.option_table import options_of
 from graphweft.train.options import (
     EDGE_TASKS,
     EMBEDDING_TASKS,
+    GROUPS,
     LABEL_TASKS,
     LABELS_OF,
     check_fanouts,
@@ -280,7 +281,8 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     if given.get("sampler") == "graphs":
         given = {"batch_size": 1, **given}
     if given.get("mode") == "auto" and is_store(str(given.get("data", ""))):
-        given = {**given, "mode": "macro"}
+        groups = {"macro": GROUPS} if given.get("task", TrainSpec.task) == "nodes" else {}
+        given = {**groups, **given, "mode": "macro"}
     spec = TrainSpec(**{**usual_of_graphs(given), **given})
     state = read_last(spec.folder) if spec.resume else None
     if state is None:

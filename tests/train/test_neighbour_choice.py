@@ -12,6 +12,7 @@ import torch
 import graphweft as gw
 from graphweft.cli import main
 from graphweft.loader.groups import parts_within
+from graphweft.run import complete
 from graphweft.train.grouped import Grouped
 from graphweft.train.neighbour_choice import ways_of
 
@@ -112,6 +113,17 @@ def test_a_plan_tells_the_edges_of_every_way(store: gw.macro.Store, tight: int) 
     whole = gw.plan(_model(store), store, memory="1GB")
     assert whole.strategy.batches == f"groups of {PARTS} of {PARTS} parts"
     assert [other.strategy.mode for other in whole.others] == ["full", "mini"]
+
+
+def test_the_command_takes_the_groups_of_the_plan(store: gw.macro.Store, tmp_path: Path) -> None:
+    asked = {"data": str(store.path), "mode": "auto"}
+    assert [complete(asked).mode, complete(asked).macro] == ["macro", "neighbours:auto"]
+    assert complete({**asked, "macro": "parts:2/32"}).macro == "parts:2/32"
+    assert complete({**asked, "task": "link", "model": "sage"}).macro is None
+    command = ["train", "--data", str(store.path), "--mode", "auto", "--model", "sage", "--epochs", "1", "--quiet"]
+    assert main([*command, "--out", str(tmp_path / "run")]) == 0
+    saved = torch.load(tmp_path / "run" / "last.pt", weights_only=False)
+    assert {**saved["config"], **saved["options"]}["macro"] == "neighbours:auto"
 
 
 def test_wrong_uses_are_one_line(ds: gw.Dataset, store: gw.macro.Store) -> None:
