@@ -47,7 +47,8 @@ def _grouped(trainer: gw.Trainer) -> Grouped:
 
 @pytest.fixture(scope="module")
 def tight(store: gw.macro.Store) -> int:
-    """A budget with room for some parts and not for all."""
+    """A budget with room for some parts and not for all, once the process has all that runs load and compile."""
+    _trainer(store, memory="1GB", mode="macro").fit(1)
     with pytest.raises(gw.errors.MemoryBudgetError) as refused:
         _trainer(store, memory=1 << 20, mode="macro")
     return int(1.15 * refused.value.least)
