@@ -350,9 +350,8 @@ def full_needs(
     else:
         steps, both = taken_bytes(first, again), taken_bytes(first, last, again, last)
     steps = max(steps, step.making, evaluation.making)  # which is over before the first step
-    handed = (
-        loss_bytes(ds.num_nodes, ds.num_classes) if records else 0
-    )  # outputs, of which those of a recording are kept
+    # outputs that are handed out are copies where those of a recording are kept
+    handed = loss_bytes(ds.num_nodes, ds.num_classes) if records else 0
     both = max(both, steps + handed)
     return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)
 

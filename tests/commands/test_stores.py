@@ -83,7 +83,7 @@ def test_prepare_inspect_train_resume_and_predict(files: Path, capsys: pytest.Ca
         (["prepare", *FILES, "--out", "s", "--memory", "1MB"], "--memory: expected at least"),
         (["prepare", *FILES, "--out", "s", "--method", "none.npz"], "none.npz: expected the part of every node"),
         (["inspect", "none", "--verify"], "none: expected a store with manifest.json"),
-        (["train", "--scale", "0.1", "--memory", "1MB"], "--memory: expected "),
+        (["train", "--scale", "0.1", "--memory", "1MB"], ", got 1 MB"),
         (["train", "--memory", "lots"], "--memory: expected a size such as 8GB or 512MB, got 'lots'"),
         (["train", "--task", "link", "--memory", "1GB"], "memory=1GB cannot be combined with task=link"),
         (["train", "--mode", "macro", "--macro", "large:1/8"], "--macro: expected parts:A/B with mode macro"),
