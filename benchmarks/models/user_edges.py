@@ -1,7 +1,7 @@
 """Layers with products on edges, written by a user for ``gw.update_all``, against PyTorch Geometric's.
 
     python benchmarks/models/user_edges.py --write      # two cases of three sizes, a minute and a half
-    python benchmarks/models/user_edges.py --data karate --rounds 2      # does everything work?
+    python benchmarks/models/user_edges.py --data data/karate.npz --rounds 2      # does everything work?
 
 Attention whose keys and values add a product of edge features (``TransformerConv``) and a perceptron on pairs with a
 maximum (``EdgeConv``), 64 wide, on a graph of pages (``facebook_pages``). A step is forward, the mean of the squared
@@ -126,7 +126,7 @@ def measure(name: str, data: str, rounds: int) -> dict[str, object]:
             if round_:  # the first warms up
                 seconds[form].append(time.perf_counter() - begin)
     medians = {form: round(1e3 * statistics.median(times), 2) for form, times in seconds.items()}
-    row: dict[str, object] = {"case": name, "data": data, **{f"{form}_ms": ms for form, ms in medians.items()}}
+    row: dict[str, object] = {"case": name, "data": Path(data).stem, **{f"{form}_ms": ms for form, ms in medians.items()}}
     row["times"] = round(medians["pyg"] / medians["graphweft"], 2)
     return row | {f"{form}_mib": round(_memory(name, form, data)) for form in forms}
 
@@ -135,7 +135,7 @@ def main() -> None:
     """Runs the cases that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=list(CASES), help="names; all without any")
-    parser.add_argument("--data", default="facebook_pages", help="a name or path, as gw.load takes it")
+    parser.add_argument("--data", default="data/facebook_pages.npz", help="a name or path, as gw.load takes it")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--write", action="store_true", help=f"writes {RESULTS / 'user_edges.csv'}")

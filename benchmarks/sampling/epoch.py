@@ -127,6 +127,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="graphweft-bench-") as made:
         folder = arguments.data or Path(made)
+        folder.mkdir(parents=True, exist_ok=True)
         kept = folder / "head.json"
         if kept.exists():
             head, arguments.sizes = json.loads(kept.read_text())
