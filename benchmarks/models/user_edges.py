@@ -126,7 +126,11 @@ def measure(name: str, data: str, rounds: int) -> dict[str, object]:
             if round_:  # the first warms up
                 seconds[form].append(time.perf_counter() - begin)
     medians = {form: round(1e3 * statistics.median(times), 2) for form, times in seconds.items()}
-    row: dict[str, object] = {"case": name, "data": Path(data).stem, **{f"{form}_ms": ms for form, ms in medians.items()}}
+    row: dict[str, object] = {
+        "case": name,
+        "data": Path(data).stem,
+        **{f"{form}_ms": ms for form, ms in medians.items()},
+    }
     row["times"] = round(medians["pyg"] / medians["graphweft"], 2)
     return row | {f"{form}_mib": round(_memory(name, form, data)) for form in forms}
 
