@@ -1,4 +1,7 @@
-// For the build: exits with the level that this machine runs.
+// The level that this machine runs, compiled for every machine: asked as a library before any other is loaded, and by
+// builds as a program, which exits with it.
 #include "graphweft/cpu_level.h"
 
-int main() { return gw::cpu_level(); }
+extern "C" __attribute__((visibility("default"))) int gw_cpu_level(void) { return gw::cpu_level(); }
+
+int main() { return gw_cpu_level(); }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "6223df902288b1ed"
+HASH = "726e216c669883a8"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -287,7 +287,6 @@ _TypedPairs = ctypes.POINTER(TypedPairs)
 
 # fmt: off
 SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "gw_cpu_level": (),
     "gw_max_threads": (),
     "gw_thread_width": (_I32,),
     "gw_leaky_relu_f32": (_I64, _F64, _P, _P),

@@ -19,6 +19,7 @@ import torch
 from graphweft._abi import HASH, SIGNATURES, Adjacency, Epilogue, FlatCuts, FlatRows, Left, Term
 from graphweft._errors import FallbackWarning, GraphWeftError, IndexRangeError, NativeError, ShapeError
 from graphweft._first_use import FirstUse
+from graphweft._first_use import portable as portable_core
 
 LEVELS = ("portable", "avx2", "avx512")
 _LIB_DIR = Path(__file__).parent / "lib"
@@ -38,8 +39,19 @@ def _path(level: str) -> Path:
 
 def _open(level: str) -> ctypes.CDLL:
     path = _path(level)
+    library = portable_core() if level == "portable" and not path.exists() else None
+    library = _mapped(path) if library is None else library
+    if interface_of(library) != HASH:
+        raise NativeError(
+            f"native core: expected {path} with the interface {HASH}, got {interface_of(library)}, which other sources "
+            "have; reinstall graphweft"
+        )
+    return library
+
+
+def _mapped(path: Path) -> ctypes.CDLL:
     try:
-        library = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL)
+        return ctypes.CDLL(str(path), mode=os.RTLD_LOCAL)
     except OSError as failure:
         if not _LIB_DIR.exists() and (_LIB_DIR.parents[1] / "CMakeLists.txt").exists():
             raise NativeError(
@@ -47,12 +59,6 @@ def _open(level: str) -> ctypes.CDLL:
                 "installed graphweft; run Python from another folder"
             ) from failure
         raise NativeError(f"native core: cannot load {path} ({failure}); reinstall graphweft") from failure
-    if interface_of(library) != HASH:
-        raise NativeError(
-            f"native core: expected {path} with the interface {HASH}, got {interface_of(library)}, which other sources "
-            "have; reinstall graphweft"
-        )
-    return library
 
 
 def interface_of(library: ctypes.CDLL) -> str:
@@ -68,8 +74,7 @@ def interface_of(library: ctypes.CDLL) -> str:
 
 def _load() -> tuple[ctypes.CDLL, FirstUse, str]:
     _ = torch.get_num_threads()  # torch, and with it libgomp, is mapped before the core is
-    portable = _open("portable")
-    usable = usable_levels(portable.gw_cpu_level())
+    usable = usable_levels(_mapped(_path("cpu")).gw_cpu_level())
     wanted = os.environ.get("GRAPHWEFT_CPU_LEVEL", usable[-1])
     if wanted not in usable:
         raise NativeError(
@@ -78,14 +83,15 @@ def _load() -> tuple[ctypes.CDLL, FirstUse, str]:
         )
     if "GRAPHWEFT_CPU_LEVEL" not in os.environ and (text := compiled_elsewhere(usable)):
         warnings.warn(text, FallbackWarning, stacklevel=2)
-    core = portable if wanted == "portable" else _open(wanted)
-    return core, FirstUse(core, portable, wanted), wanted
+    core = _open(wanted)
+    return core, FirstUse(core, wanted), wanted
 
 
 def compiled_elsewhere(usable: tuple[str, ...]) -> str:
     """What to tell where nothing but the portable kernels run here, which an install for a better CPU did not optimise.
 
-    A wheel has all levels, optimised; an install from source that of its own machine, and the portable one for checks.
+    A wheel has all levels, optimised; an install from source that of its own machine, and compiles the portable one,
+    without optimisation, when it is asked for.
     """
     better = [level for level in LEVELS[1:] if _path(level).exists()]
     if usable != ("portable",) or len(better) != 1:
@@ -97,8 +103,8 @@ def compiled_elsewhere(usable: tuple[str, ...]) -> str:
 
 
 def usable_levels(best: int) -> tuple[str, ...]:
-    """Levels up to number ``best`` whose library is installed: an install from source has this machine's own."""
-    return tuple(level for level in LEVELS[: best + 1] if _path(level).exists())
+    """Levels up to number ``best`` that are installed, and the portable one, which an install from source compiles."""
+    return (LEVELS[0], *(level for level in LEVELS[1 : best + 1] if _path(level).exists()))
 
 
 _lib, first_use, LEVEL = _load()

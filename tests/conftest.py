@@ -28,7 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if not hasattr(config, "workerinput") and not config.option.collectonly and _OWN not in os.environ:
-        compile_all(LEVEL)  # no test waits for a compiler that another test would not have waited for
+        compile_all(
+            LEVEL, with_portable=True
+        )  # no test waits for a compiler that another test would not have waited for
     if "PYTHONPATH" in os.environ:
         parts = os.environ["PYTHONPATH"].split(os.pathsep)
         os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in parts if part)

@@ -80,7 +80,7 @@ def test_a_library_of_other_sources_is_refused(
 ) -> None:
     source = tmp_path / "stale.cpp"
     told = "" if mark is None else f'const char* gw_abi() {{ return "{mark}"; }}'
-    source.write_text(f'extern "C" {{ int gw_cpu_level() {{ return 0; }} {told} }}\n')
+    source.write_text(f'extern "C" {{ {told} }}\n')
     library = tmp_path / "libgraphweft_portable.so"
     subprocess.run(["g++", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
     monkeypatch.setattr(_native, "_LIB_DIR", tmp_path)
@@ -109,10 +109,10 @@ def test_a_parameter_that_is_not_understood_is_an_error(bindings: ModuleType) ->
 @pytest.mark.parametrize(
     ("installed", "best", "told"),
     [
-        (("portable", "avx512"), 1, "avx512"),  # compiled on a newer machine
-        (("portable", "avx2"), 0, "avx2"),
-        (("portable", "avx2"), 2, ""),  # on an older one: its kernels run here
-        (("portable", "avx512"), 2, ""),
+        (("avx512",), 1, "avx512"),  # compiled on a newer machine
+        (("avx2",), 0, "avx2"),
+        (("avx2",), 2, ""),  # on an older one: its kernels run here
+        (("avx512",), 2, ""),
         (("portable", "avx2", "avx512"), 0, ""),  # a wheel: its portable kernels are optimised
         (("portable",), 2, ""),  # another architecture
     ],

@@ -17,7 +17,7 @@ import pytest
 import graphweft as gw
 from graphweft import _first_use, _libraries, _native, doctor
 from graphweft._abi import FIRST_USE, SIGNATURES
-from graphweft._errors import FallbackWarning
+from graphweft._errors import MissingPackageError
 from graphweft.cli import main
 from graphweft.runtime.packed_calls import PackedCalls
 
@@ -56,8 +56,7 @@ def _another(library: ctypes.CDLL, path: Path) -> ctypes.CDLL:
 def _loaded(folder: Path) -> tuple[ctypes.CDLL, _first_use.FirstUse]:
     core = _another(_native._lib, folder / "core.so")
     core.gw_last_error.restype = ctypes.c_char_p
-    portable = ctypes.CDLL(str(PACKAGE / "lib" / "libgraphweft_portable.so"), mode=os.RTLD_LOCAL)
-    return core, _first_use.FirstUse(core, portable, _native.LEVEL)
+    return core, _first_use.FirstUse(core, _native.LEVEL)
 
 
 def test_every_kernel_of_first_use_is_an_entry_point_of_one_file() -> None:
@@ -120,7 +119,7 @@ def test_a_damaged_library_is_compiled_again(package: Path, tmp_path: Path) -> N
 
 @left_out
 @pytest.mark.parametrize("fault", ["no compiler", "an error"])
-def test_the_portable_kernels_take_the_place_of_those_that_cannot_be_compiled(
+def test_kernels_that_cannot_be_compiled_are_refused_in_one_line(
     fault: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if fault == "no compiler":
@@ -129,11 +128,39 @@ def test_the_portable_kernels_take_the_place_of_those_that_cannot_be_compiled(
     else:
         (package / "csrc/core/segment_sample.cpp").write_text("#error broken\n")
     core, first = _loaded(tmp_path)
-    expected = "no C\\+\\+ compiler was found" if fault == "no compiler" else "failed .*broken"
-    told = f"temporal kernels: .*{expected}.*GRAPHWEFT_KERNELS=all.*many times slower"
-    with pytest.warns(FallbackWarning, match=told):
+    got = (
+        "C\\+\\+ compiler, got none"
+        if fault == "no compiler"
+        else "C\\+\\+17 compiler with OpenMP, got .*broken.* from "
+    )
+    with pytest.raises(
+        MissingPackageError, match=f"^temporal kernels: expected a {got}.*; install .*GRAPHWEFT_KERNELS=all$"
+    ):
         first.load("temporal")
-    assert core.gw_segment_sampler_free(None) == 0
+    assert core.gw_segment_sampler_free(None) == _native._NOT_COMPILED  # and can be asked for again
+
+
+@left_out
+def test_the_portable_core_is_compiled_when_it_is_asked_for(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = json.loads((package / "lib" / "first_use.json").read_text())
+    files = sorted(path.name for path in (PACKAGE / "csrc" / "core").glob("*.cpp"))
+    assert sorted(name for unit in told["portable"]["units"] for name in unit) == files
+    told["portable"]["units"] = [["abi.cpp", "segment_sample.cpp"]]  # quickly compiled
+    (package / "lib" / "first_use.json").write_text(json.dumps(told))
+    core = _native._open("portable")
+    core.gw_level.restype = ctypes.c_char_p
+    assert core.gw_level() == b"portable" and core.gw_segment_sampler_free(None) == 0
+    assert "compiling portable kernels for this machine, once" in capfd.readouterr().err
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    assert _native._open("portable").gw_segment_sampler_free(None) == 0  # found in the cache
+    (package / "lib" / "first_use.json").write_text(
+        json.dumps({**told, "portable": {**told["portable"], "options": []}})
+    )
+    with pytest.raises(MissingPackageError, match=r"^portable kernels: expected a C\+\+ compiler, got none; install "):
+        _native._open("portable")
 
 
 @left_out

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "graphweft/abi_hash.h"
-#include "graphweft/cpu_level.h"
 #include "graphweft/parallel.h"
 
 namespace gw {
@@ -23,9 +22,6 @@ void set_last_error(const char* what) noexcept {
 extern "C" {
 
 GW_API const char* gw_last_error(void) { return gw::last_error.c_str(); }
-
-// The best level this CPU runs: 2 avx512, 1 avx2, 0 portable.
-GW_API int gw_cpu_level(void) { return gw::cpu_level(); }
 
 GW_API const char* gw_level(void) { return GW_LEVEL; }
 

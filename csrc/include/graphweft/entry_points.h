@@ -15,7 +15,6 @@
 #include "graphweft/typed_rows.h"
 
 extern "C" {
-GW_API int gw_cpu_level(void);
 GW_API int gw_max_threads(void);
 GW_API int gw_thread_width(int32_t threads);
 GW_API int gw_leaky_relu_f32(int64_t n, double alpha, const float* x, float* y);
@@ -362,7 +361,6 @@ GW_API int gw_typed_run_rows(const gw_adjacency* block, const int64_t* run_begin
   X(gw_col_sum_f32)             \
   X(gw_compress_pairs)          \
   X(gw_coo_to_csr)              \
-  X(gw_cpu_level)               \
   X(gw_cross_entropy_f32)       \
   X(gw_csr_check)               \
   X(gw_csr_clear_common)        \
