@@ -17,24 +17,4 @@ GW_API int gw_spmm_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int
   return gw::checked_spmm<gw::f32>(adj, x, ldx, width, weight, src_scale, coef, mean, stages, prefetch, panel,
                                    plain != 0, y, ldy);
 }
-
-#ifndef GW_ONLY_F32
-GW_API int gw_spmm_f64(const gw_adjacency* adj, const double* x, int64_t ldx, int64_t width, const double* weight,
-                       const double* src_scale, double self_coef, int32_t mean, int32_t prefetch, double* panel,
-                       double* y, int64_t ldy) {
-  return gw::checked_spmm<gw::f64>(adj, x, ldx, width, weight, src_scale, self_coef, mean, nullptr, prefetch, panel,
-                                   false, y, ldy);
-}
-
-// gw_spmm_f32 of bfloat16 rows; weights, scales, stages and sums are float32. y is bfloat16, or float32 where `wide`.
-GW_API int gw_spmm_bf16(const gw_adjacency* adj, const uint16_t* x, int64_t ldx, int64_t width, const float* weight,
-                        const float* src_scale, double self_coef, const float* self_factor, int32_t mean,
-                        const gw_epilogue_f32* stages, int32_t prefetch, uint16_t* panel, int32_t plain, int32_t wide,
-                        void* y, int64_t ldy) {
-  const double coef = gw::times(self_coef, self_factor);
-  return gw::checked_spmm<gw::bf16>(adj, x, ldx, width, weight, src_scale, coef, mean, stages, prefetch, panel,
-                                    plain != 0, static_cast<uint16_t*>(wide ? nullptr : y), ldy,
-                                    static_cast<float*>(wide ? y : nullptr));
-}
-#endif
 }
