@@ -9,6 +9,7 @@ out, until nobody asks any more.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.metadata
 import json
 import os
@@ -70,6 +71,8 @@ def _serve() -> None:
         plugin.load()
     for name in graphweft.__all__:
         getattr(graphweft, name)
+    gc.collect()
+    gc.freeze()  # a child that looked at all of these objects would get a copy of their memory
     read_before = "ignore::pytest.PytestAssertRewriteWarning"  # plugins, of whose assertions no more is to be told
     while line := sys.stdin.readline():
         test, told = json.loads(line)
@@ -78,7 +81,10 @@ def _serve() -> None:
             out = os.open(told, os.O_WRONLY)
             os.dup2(out, 1)
             os.dup2(out, 2)
-            sys.exit(pytest.main(["-q", "-n0", "-p", "no:cacheprovider", "-W", read_before, test]))
+            status = pytest.main(["-q", "-n0", "-p", "no:cacheprovider", "-W", read_before, test])
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)  # to free all of them takes as long as a test
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
