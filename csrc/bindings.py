@@ -241,7 +241,9 @@ def first_use_text() -> str:
         "",
         "namespace {",
         "gw::first_use_entry first_use_table[] = {",
-        *(f'{{"{entry}", "{name}"}},' for entry, (name, _) in found.items()),
+        "    // clang-format off",  # a line each
+        *textwrap.wrap(" ".join(f'{{"{entry}",~"{name}"}},' for entry, (name, _) in found.items()), 116),
+        "    // clang-format on",
         "};",
         "}  // namespace",
         "",
@@ -266,12 +268,11 @@ def first_use_text() -> str:
         ]
         taken = ", ".join(f"{kind} {p.name}" for kind, p in zip(kinds, parameters, strict=True))
         lines += [
-            "",
             f"GW_API int {entry}({taken or 'void'}) {{",
             f"  return gw::call_first_use(first_use_table[{numbers[entry]}], &{entry}{given});",
             "}",
         ]
-    return "\n".join([*lines, "}", ""])
+    return "\n".join([*lines, "}", ""]).replace("~", " ")
 
 
 def hash_text() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -68,13 +69,14 @@ if not TYPE_CHECKING:
         return value
 
 
-_APPLY = getattr(torch.autograd.Function.apply, "__func__", None)  # native since torch 2.15
+# native since torch 2.15
+_APPLY = getattr(getattr(torch.autograd.Function.apply, "__func__", None), "__code__", None)
 
 
 def applies_function(called: Any) -> bool:
     """Whether a call of this code object or native function applies a custom ``autograd.Function``."""
-    if _APPLY is not None and called is _APPLY.__code__:
-        return True
+    if isinstance(called, CodeType):
+        return called is _APPLY
     owner = getattr(called, "__self__", None)
     return isinstance(owner, type) and issubclass(owner, torch.autograd.Function) and called.__name__ == "apply"
 

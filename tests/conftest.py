@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from own_process import INSIDE, Parent
 
 from graphweft._first_use import compile_all
 from graphweft._native import LEVEL
 
 ROOT = Path(__file__).resolve().parents[1]
-_OWN = "GRAPHWEFT_TEST_OWN_PROCESS"  # set in the process that a test has for itself
+_PARENT = Parent()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,10 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "numprocesses", None):
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    if not hasattr(config, "workerinput") and not config.option.collectonly and _OWN not in os.environ:
-        compile_all(
-            LEVEL, with_portable=True
-        )  # no test waits for a compiler that another test would not have waited for
+    if not hasattr(config, "workerinput") and not config.option.collectonly and INSIDE not in os.environ:
+        compile_all(LEVEL, with_portable=True)  # no test waits for a compiler where another would not have waited
     if "PYTHONPATH" in os.environ:
         parts = os.environ["PYTHONPATH"].split(os.pathsep)
         os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in parts if part)
@@ -39,6 +37,21 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """A worker a processor for the whole suite; none for a part of it, which would wait for their start."""
     return 0 if config.args_source is pytest.Config.ArgsSource.ARGS else len(os.sched_getaffinity(0))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The collector of cycles never looks at tests, neither while they are made nor later: none of them is garbage.
+
+    A whole collection takes seconds with them, and budgets, recordings and tests of what is freed ask for many.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -59,13 +72,18 @@ def _share(items: list[pytest.Item], number: int, of: int) -> list[pytest.Item]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Runs a test with the mark ``own_process`` in a new process: no other test acts on its memory."""
-    if not pyfuncitem.get_closest_marker("own_process") or _OWN in os.environ:
+    if not pyfuncitem.get_closest_marker("own_process") or INSIDE in os.environ:
         return None
-    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", pyfuncitem.nodeid]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, _OWN: "1"}, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.fail(f"in a process of its own:\n{done.stdout}{done.stderr}", pytrace=False)
+    status, told = _PARENT.run(pyfuncitem.nodeid)
+    if status:
+        pytest.fail(f"in a process of its own, status {status}:\n{told}", pytrace=False)
     return True
+
+
+def pytest_unconfigure() -> None:
+    """Ends what was started for tests with processes of their own, and lets tests be freed."""
+    _PARENT.end()
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

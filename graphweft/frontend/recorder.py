@@ -46,7 +46,7 @@ from graphweft.frontend.sparse_values import SparseValues
 from graphweft.frontend.sum_forms import FORMS, is_sparse
 from graphweft.frontend.tape import Passed, Step, Tape, Var, graded
 from graphweft.frontend.trace import without_log
-from graphweft.frontend.unsteady import what_is_unsteady
+from graphweft.frontend.unsteady import CALLS, what_is_unsteady
 
 aten = torch.ops.aten
 
@@ -152,9 +152,13 @@ class Recorder:
 
     def _look(self, frame: FrameType, event: str, called: Any) -> None:
         """Refuses what would happen only while recording, or what differs from call to call."""
-        what = what_is_unsteady(frame, event, called)
-        if what is not None:
+        what = what_is_unsteady(frame, event, called) if event in CALLS else None
+        if what is not None and not self._is_excused(frame):
             raise UnraisableError(what, current_line())
+
+    def _is_excused(self, frame: FrameType) -> bool:
+        """Whether nobody looks at what a frame does."""
+        return False
 
     def _output(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):

@@ -98,14 +98,14 @@ class SizedRecorder(Recorder):
         made = self.counts.create_symbol(hint, source=source, dynamic_dim=dynamic, constraint_dim=None)
         return self.counts.create_symintnode(made, hint=hint, source=source)
 
-    def _look(self, frame: FrameType, event: str, called: Any) -> None:
-        """As of any recorder, but for what torch's symbolic sizes do themselves."""
+    def _is_excused(self, frame: FrameType) -> bool:
+        """What torch's symbolic sizes do themselves is not the user's code."""
         outer: FrameType | None = frame
         while outer is not None and outer.f_code is not Recorder.run.__code__:
             if any(part in outer.f_code.co_filename for part in _OF_SIZES):
-                return
+                return True
             outer = outer.f_back
-        super()._look(frame, event, called)
+        return False
 
     # inputs
 

@@ -22,6 +22,8 @@ from graphweft.ir.residency import Movement, Residency, StructType, TensorType, 
 class Op(enum.Enum):
     """Every operation there is."""
 
+    __hash__ = object.__hash__  # as members are compared; that of Enum is a function in Python
+
     # leaves
     INPUT = enum.auto()  # a tensor, index or seed given at run time
     GRAPH = enum.auto()  # a graph given at run time

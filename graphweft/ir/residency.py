@@ -16,6 +16,8 @@ import torch
 class Residency(enum.Enum):
     """What the leading dimension of a value counts."""
 
+    __hash__ = object.__hash__  # as members are compared; that of Enum is a function in Python
+
     SRC = "src"
     DST = "dst"
     EDGE = "edge"
@@ -26,6 +28,8 @@ class Residency(enum.Enum):
 
 class Movement(enum.Enum):
     """How an operation relates the residency of its result to that of its operands."""
+
+    __hash__ = object.__hash__  # as members are compared; that of Enum is a function in Python
 
     LEAF = "leaf"
     STRUCTURE = "structure"  # makes or changes a graph, or reads a property of one

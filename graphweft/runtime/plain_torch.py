@@ -6,12 +6,12 @@ them. Called by ``explanation.py``.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import flop_registry
 
 from graphweft._torch_private import TorchDispatchMode, pytree
 from graphweft.cost import CostModel, Work
@@ -27,6 +27,8 @@ class PlainTorch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations, self.seconds = 0, 0.0
         self._model = CostModel()
+        counter = importlib.import_module("torch.utils.flop_counter")  # imports Triton
+        self._products: dict[Any, Callable[..., Any]] = counter.flop_registry
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -36,8 +38,8 @@ class PlainTorch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         read = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         written = [x for x in pytree.tree_leaves(made) if isinstance(x, Tensor)]
         packet = getattr(func, "_overloadpacket", func)
-        if packet in flop_registry:
-            amount = float(flop_registry[packet](*args, **kwargs, out_val=made))
+        if packet in self._products:
+            amount = float(self._products[packet](*args, **kwargs, out_val=made))
             self._add(Work("product", amount, _bytes([*read, *written])))
         elif written and not any(x._is_view() or x.data_ptr() == y.data_ptr() for x in written for y in read):
             self._add(Work("plain", 0.0, _bytes([*read, *written])))

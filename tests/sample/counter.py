@@ -5,6 +5,7 @@ The one thing that the slow samplers of ``slow.py`` share with the native ones, 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -23,6 +24,7 @@ def key_of(seed: int, epoch: int, stage: int) -> int:
     return mix64((seed + mix64((epoch + mix64(stage)) & MASK64)) & MASK64)
 
 
+@functools.lru_cache(1024)
 def block(seed: int, stream: int, index: int) -> tuple[int, int, int, int]:
     c0, c1, c2, c3 = index & MASK32, index >> 32, stream & MASK32, stream >> 32
     k0, k1 = seed & MASK32, seed >> 32

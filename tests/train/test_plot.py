@@ -72,3 +72,18 @@ def test_the_picture_has_validation_loss_and_test_score_of_the_best_epoch() -> N
     assert upper.get_title(loc="right") == "best validation: 100.0 % at epoch 4, test 40.0 %"
     with pytest.raises(ConfigError, match=r"^path: expected a file name ending in .png, .svg or .pdf, got 'a.gif'$"):
         history.plot("a.gif")
+
+
+@pytest.mark.parametrize("name", ["a", "a run of a long name with the seed 12"])
+def test_labels_lie_inside_the_picture_and_legends_beside_their_panels(name: str) -> None:
+    history = History([EpochRecord(i, 1e-4 * i, 1.0, 0.9, 0.5, 2e-4 * i) for i in range(1, 10)])
+    for figure in (picture_of(history, "run"), picture_of_several([NamedRun(name, history)], "runs", "accuracy")):
+        figure.canvas.draw()
+        renderer = figure.canvas.get_renderer()
+        upper, lower = figure.axes
+        for axis in (upper, lower):
+            taken = axis.get_tightbbox(renderer)
+            assert taken.x0 >= 0 and taken.x1 <= figure.bbox.width
+            assert taken.y0 >= 0 and taken.y1 <= figure.bbox.height
+        assert lower.get_legend().get_window_extent(renderer).x0 >= lower.bbox.x1
+        assert upper.bbox.y0 > lower.bbox.y1
