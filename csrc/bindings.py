@@ -16,6 +16,7 @@ import json
 import re
 import subprocess
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -226,6 +227,13 @@ def header_text() -> str:
     return "\n".join([*lines, "}", "", "#define GW_ENTRY_POINTS(X) \\", listed, ""])
 
 
+def _wrapped(items: Iterable[str]) -> list[str]:
+    """Items that are not broken, as many in a line as it has room for."""
+    text = " ".join(item.replace(" ", "~") for item in items)
+    lines = textwrap.wrap(text, 120, initial_indent="    ", subsequent_indent="    ")
+    return [line.replace("~", " ") for line in lines]
+
+
 def first_use_text() -> str:
     """``first_use/entries.cpp``."""
     by_name = first_use()
@@ -241,8 +249,8 @@ def first_use_text() -> str:
         "",
         "namespace {",
         "gw::first_use_entry first_use_table[] = {",
-        "    // clang-format off",  # a line each
-        *textwrap.wrap(" ".join(f'{{"{entry}",~"{name}"}},' for entry, (name, _) in found.items()), 116),
+        "    // clang-format off",  # which gives each a line
+        *_wrapped(f'{{"{entry}", "{name}"}},' for entry, (name, _) in found.items()),
         "    // clang-format on",
         "};",
         "}  // namespace",
@@ -272,7 +280,7 @@ def first_use_text() -> str:
             f"  return gw::call_first_use(first_use_table[{numbers[entry]}], &{entry}{given});",
             "}",
         ]
-    return "\n".join([*lines, "}", ""]).replace("~", " ")
+    return "\n".join([*lines, "}", ""])
 
 
 def hash_text() -> str:
