@@ -52,7 +52,7 @@ _DEFAULT: dict[str, tuple[float, ...]] = {
     # (unused), seconds per byte of parameters, gradients and moments, per update
     "update": (0.0, 1.0e-10, 3e-4),
     # (unused), (unused), per epoch of batches: an order of its seeds, a loader that begins and ends
-    "epoch": (0.0, 0.0, 1e-3),
+    "epoch": (0.0, 0.0, 4e-4),
     # (unused), (unused), per call that is not replayed from a recording
     "call": (0.0, 0.0, 8e-6),
     # (unused), seconds per byte that the system maps anew, (unused)

@@ -135,7 +135,8 @@ def _turning(value: Value, sizes: Sizes) -> int:
     if value.op is not Op.REVERSE or not isinstance(value.type, StructType):
         return between
     # a place of 16 bits for every edge, with lists of buckets; pages of the result that are given back afterwards
-    return int(between + 2 * sizes.rows.get(value.type.edge, 0) + 2 * Pool.page)
+    spare = Pool.page if _structure_bytes(value, Form.EDGES, sizes, False) <= Pool.page else 2 * Pool.page
+    return int(between + 2 * sizes.rows.get(value.type.edge, 0) + spare)
 
 
 def _structure_bytes(value: Value, form: Form, sizes: Sizes, symmetric: bool) -> int:
