@@ -21,6 +21,7 @@ LINE = 64  # bytes of a cache line
 _TIERS = ((2 << 20, "near"), (16 << 20, "mid"), (64 << 20, "far"))
 _NEARER = 1.0e-9  # seconds less for a line that comes from a core's own cache, on benchmarks/results/node_order.csv
 _REUSED = 100  # gathers of a row, in the mean, from which it is mostly found in a cache: such graphs have hubs
+_VECTOR = 16  # columns that are computed together
 _EDGE_WEIGHTS = 4  # what attention does once an edge, in weights of a head
 
 # Fitted to 140 graph convolutions of random shapes, calls and whole steps together, on an AVX-512 machine of two cores.
@@ -50,6 +51,8 @@ _DEFAULT: dict[str, tuple[float, ...]] = {
     "loss": (2.0e-9, 6.0e-11, 5e-5),
     # (unused), seconds per byte of parameters, gradients and moments, per update
     "update": (0.0, 1.0e-10, 3e-4),
+    # (unused), (unused), per epoch of batches: an order of its seeds, a loader that begins and ends
+    "epoch": (0.0, 0.0, 4e-4),
     # (unused), (unused), per call that is not replayed from a recording
     "call": (0.0, 0.0, 8e-6),
     # (unused), seconds per byte that the system maps anew, (unused)
@@ -57,7 +60,11 @@ _DEFAULT: dict[str, tuple[float, ...]] = {
 }
 
 
-# the same until a machine is measured
+# Kinds of their own that cost the same until a machine is measured: rows of one cache line, where an edge costs more
+# than its line, and products of as few columns; stored entries of sparse features, each with a row of the weight.
+_NARROW = ("gather", "product", "contraction")
+_DEFAULT |= {f"{k} narrow": c for k, c in _DEFAULT.items() if k.split()[0] in _NARROW and not k.endswith("bf16")}
+_DEFAULT |= {kind.replace("gather", "sparse"): cost for kind, cost in _DEFAULT.items() if kind.startswith("gather")}
 _DEFAULT |= {f"{kind} reused": cost for kind, cost in _DEFAULT.items() if kind.startswith("gather")}
 
 
@@ -77,7 +84,8 @@ class Work:
 
     def rounded(self) -> Work:
         """The same where operands of products are read in bfloat16."""
-        return replace(self, kind=f"{self.kind} bf16") if self.kind in ("product", "contraction") else self
+        base = self.kind.removesuffix(" narrow")
+        return replace(self, kind=f"{base} bf16") if base in ("product", "contraction") else self
 
     def features(self) -> np.ndarray:
         """The regressors: amount, bytes, one."""
@@ -87,13 +95,22 @@ class Work:
 Works = list[tuple[Work, float]]  # calls, and how often each is made
 
 
-def gather_work(rows: int, edges: int, width: int, source_rows: int, item: int = 4) -> Work:
-    """An aggregation over ``edges`` of rows of ``width`` elements of ``item`` bytes taken from ``source_rows`` rows."""
+def gather_work(rows: int, edges: int, width: int, source_rows: int, item: int = 4, is_sparse: bool = False) -> Work:
+    """An aggregation over ``edges`` of rows of ``width`` elements of ``item`` bytes taken from ``source_rows`` rows.
+
+    ``is_sparse``: the edges are the stored entries of sparse features, which rows of a matrix are multiplied by.
+    """
     lines = max(1, -(-width * item // LINE))
     source = source_rows * width * item
     tier = next((name for bound, name in _TIERS if source <= bound), "memory")
-    tier = f"{tier} reused" if edges >= _REUSED * source_rows else tier
-    return Work(f"gather {tier}", float(edges) * lines, float(rows) * width * item + edges * 4.0 + rows * 8.0)
+    kind = f"{'sparse' if is_sparse else 'gather'} {tier}{_narrow(lines == 1)}"
+    kind = f"{kind} reused" if edges >= _REUSED * source_rows and not is_sparse else kind
+    return Work(kind, float(edges) * lines, float(rows) * width * item + edges * 4.0 + rows * 8.0)
+
+
+def _narrow(is_narrow: bool) -> str:
+    """The end of a kind's name."""
+    return " narrow" if is_narrow else ""
 
 
 def nearer_seconds(works: Works) -> float:
@@ -117,24 +134,31 @@ def moved_nearer(works: Works, share: float) -> Works:
         if not _is_far(work):
             found.append((work, count))
             continue
-        near = f"gather near{' reused' if work.kind.endswith('reused') else ''}"
-        found += [(work, (1 - share) * count), (replace(work, kind=near), share * count)]
+        what, _, *more = work.kind.split()
+        found += [(work, (1 - share) * count), (replace(work, kind=" ".join((what, "near", *more))), share * count)]
     return found
 
 
 def _is_far(work: Work) -> bool:
     """Whether rows are gathered from more than a core's own cache holds."""
-    return work.kind.startswith("gather") and not work.kind.startswith("gather near")
+    what, *more = work.kind.split()
+    return what in ("gather", "sparse") and more[0] != "near"
 
 
 def product_work(n: int, k: int, m: int, item: int = 4) -> Work:
-    """``n x k`` rows times a ``k x m`` weight; columns are paid in whole vectors of 16."""
-    return Work("product", 2.0 * n * k * (-(-m // 16) * 16), float(n) * (k + m) * item)
+    """``n x k`` rows times a ``k x m`` weight."""
+    return _dense_work("product", n, k, m, item)
 
 
 def contraction_work(n: int, k: int, m: int, item: int = 4) -> Work:
     """``k x n`` times ``n x m``, summed over the rows."""
-    return Work("contraction", 2.0 * n * k * (-(-m // 16) * 16), float(n) * (k + m) * item)
+    return _dense_work("contraction", n, k, m, item)
+
+
+def _dense_work(kind: str, n: int, k: int, m: int, item: int) -> Work:
+    """Columns are paid in whole vectors."""
+    kind = f"{kind}{_narrow(m <= _VECTOR)}"
+    return Work(kind, 2.0 * n * k * (-(-m // _VECTOR) * _VECTOR), float(n) * (k + m) * item)
 
 
 def attention_work(
@@ -181,6 +205,11 @@ def update_work(parameters: int, item: int = 4) -> Work:
 def call_work() -> Work:
     """What surrounds a kernel call that is made by Python, not replayed from a recording."""
     return Work("call", 0.0, 0.0)
+
+
+def epoch_work() -> Work:
+    """What begins and ends an epoch of batches, however many they are."""
+    return Work("epoch", 0.0, 0.0)
 
 
 def pages_work(nbytes: float) -> Work:
@@ -259,7 +288,15 @@ class CostModel:
 
     @classmethod
     def from_json(cls, text: str) -> CostModel:
-        """The model that :meth:`to_json` wrote; kinds it lacks keep their defaults. Raises: ValueError."""
+        """The model that :meth:`to_json` wrote. Raises: ValueError.
+
+        Kinds it lacks are as those that they were a part of when it was written, or keep their defaults.
+        """
         read = {kind: tuple(float(v) for v in values) for kind, values in json.loads(text).items()}
-        known = {kind: read[kind] for kind in _DEFAULT if kind in read and len(read[kind]) == len(_DEFAULT[kind])}
-        return cls({**_DEFAULT, **known})
+        known = {kind: read.get(kind, read.get(_before(kind), usual)) for kind, usual in _DEFAULT.items()}
+        return cls({kind: known[kind] if len(known[kind]) == len(usual) else usual for kind, usual in _DEFAULT.items()})
+
+
+def _before(kind: str) -> str:
+    """The kind that ``kind`` was a part of in profiles of former versions."""
+    return kind.replace("sparse", "gather").replace(" narrow", "")

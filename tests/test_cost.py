@@ -67,3 +67,23 @@ def test_text_round_trip_and_damage() -> None:
     assert CostModel.from_json('{"unknown": [1, 2, 3]}') == CostModel()
     with pytest.raises(ValueError, match="Expecting value"):
         CostModel.from_json("not json")
+
+
+def test_narrow_rows_and_sparse_features_are_kinds_of_their_own_that_cost_the_same_until_they_are_measured() -> None:
+    wide, narrow = gather_work(9, 10**5, 32, 10**3), gather_work(9, 10**5, 16, 10**3)
+    stored = gather_work(9, 10**5, 32, 10**3, is_sparse=True)
+    assert len({work.kind for work in (wide, narrow, stored)}) == 3
+    assert wide.amount == 2 * narrow.amount
+    assert {product_work(9, 9, m).kind for m in (1, 16)} != {product_work(9, 9, 17).kind}
+    model = CostModel()
+    assert {model.coefficients[work.kind] for work in (wide, narrow, stored)} == {model.coefficients[wide.kind]}
+    measured = model.fit([(narrow, 1.0)])
+    assert measured.seconds(narrow) > model.seconds(narrow) and measured.seconds(wide) == model.seconds(wide)
+
+
+def test_a_profile_of_a_former_version_prices_new_kinds_as_those_that_they_were_a_part_of() -> None:
+    former = CostModel.from_json('{"gather near": [1, 2, 3], "product": [4, 5, 6]}')
+    for work in (gather_work(9, 9, 16, 9), gather_work(9, 9, 32, 9, is_sparse=True), gather_work(9, 9, 32, 9)):
+        assert former.coefficients[work.kind] == (1, 2, 3)
+    assert former.coefficients[product_work(9, 9, 9).kind] == (4, 5, 6)
+    assert former.coefficients[contraction_work(9, 9, 9).kind] == CostModel().coefficients["contraction"]

@@ -11,6 +11,7 @@ import pytest
 
 import graphweft as gw
 from graphweft.cli import main
+from graphweft.passes.certificate import Certifier
 
 _SMALL = ["--data", "cora", "--scale", "0.2", "--hidden", "16"]
 
@@ -120,3 +121,14 @@ def test_a_store_is_planned_by_groups(tmp_path: Path) -> None:
         gw.plan(model, store, memory=1000)
     with pytest.raises(gw.errors.ConfigError, match=r"^mode: expected macro, mini or auto for a store, got full"):
         gw.plan(model, str(tmp_path / "store"), mode="full")
+
+
+def test_a_plan_tries_no_rewrites_which_is_left_to_what_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    monkeypatch.setattr(Certifier, "certify", lambda self, outcome: tried.append(1) or [])
+    ds = gw.synthetic("cora", scale=0.1)
+    model = gw.nn.GCN(ds.num_features, 16, ds.num_classes)
+    gw.plan(model, ds)
+    assert not tried
+    gw.Trainer(model, ds, mode="full").prepare()
+    assert tried

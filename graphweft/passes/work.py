@@ -17,6 +17,8 @@ from graphweft.ir.program import Value
 from graphweft.ir.residency import StructType, TensorType
 from graphweft.passes.groups import EdgeWalk, Group
 
+_TURNED = 6  # passes over the entries of sparse rows that are turned around
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -43,6 +45,24 @@ def tensor_bytes(value: Value, sizes: Sizes) -> float:
     return count * value.type.dtype.itemsize
 
 
+def stored_entries(value: Value, sizes: Sizes) -> float:
+    """Entries of sparse rows: of features, or of some rows of them, with dropout or without."""
+    source = value
+    while source.inputs:  # through dropout and row selection
+        source = source.inputs[0]
+    rows = sizes.rows.get(value.tensor.rows or "", 1)
+    share = min(1.0, rows / max(1, sizes.rows.get(source.tensor.rows or "", rows)))
+    return share * sizes.nonzeros.get(source["name"], 1)
+
+
+def turns_rows(value: Value) -> bool:
+    """Whether a product by the columns of sparse rows turns them around: those of a batch, which differ each time."""
+    rows = value.inputs[0] if value.op is Op.MATMUL and value.get("ta") else value
+    while rows.op is Op.DROPOUT:
+        rows = rows.inputs[0]
+    return rows is not value and rows.op is Op.TAKE_ROWS and rows.tensor.sparse
+
+
 def group_work(group: Group, sizes: Sizes) -> Work:
     """What the kernel of ``group`` does, with the bytes of its epilogue's operands."""
     if isinstance(group, EdgeWalk):
@@ -53,10 +73,12 @@ def group_work(group: Group, sizes: Sizes) -> Work:
 
 
 def group_works(group: Group, sizes: Sizes) -> tuple[Work, ...]:
-    """As :func:`group_work`, then what it does on the way: sums of rows over edges, and rows taken from a table."""
+    """As :func:`group_work`, then what it does on the way: sums over edges, rows of a table, rows turned around."""
     sums = [_anchor_work(made.anchor or made.result, made, sizes) for made in group.sums()]
     taken = dict.fromkeys(term.gather for term in group.as_terms() if term.gather is not None)
-    return group_work(group, sizes), *sums, *(_taken_work(value, sizes) for value in taken)
+    turned = [] if group.anchor is None or not turns_rows(group.anchor) else [group.anchor.inputs[0]]
+    around = [rows_work(stored_entries(rows, sizes), _TURNED, plain=True) for rows in turned]
+    return group_work(group, sizes), *sums, *(_taken_work(value, sizes) for value in taken), *around
 
 
 def _taken_work(value: Value, sizes: Sizes) -> Work:
@@ -85,6 +107,8 @@ def _anchor_work(value: Value, group: Group, sizes: Sizes) -> Work:
         return rows_work(rows * width)
     if value.op in (Op.OWN_ROWS, Op.RESHAPE, Op.PAD_ROWS):  # the first two are views
         return rows_work(rows * width if value.op is Op.PAD_ROWS else 0)
+    if value.op is Op.TAKE_ROWS and value.tensor.sparse:
+        return rows_work(2 * stored_entries(value, sizes), plain=True)  # a column and a number each
     if value.op in (Op.ATTENTION, Op.ATTENTION_STATS, Op.ATTENTION_GRAD):
         return _attention_work(value, sizes)
     if value.op is Op.EINSUM:
@@ -134,10 +158,7 @@ def _einsum_work(value: Value, sizes: Sizes) -> Work | None:
 
 def _sparse_product(value: Value, left: TensorType, width: int, sizes: Sizes, item: int) -> Work:
     """Sparse features times weights, or its transpose: one gathered row per stored entry."""
-    source = value.inputs[0]
-    while source.inputs:  # through dropout and row selection
-        source = source.inputs[0]
     n, features = sizes.rows.get(left.rows or "", 1), left.dims[-1]
-    share = min(1.0, n / max(1, sizes.rows.get(source.tensor.rows or "", n)))  # of the rows, when some are selected
-    entries = round(share * sizes.nonzeros.get(source["name"], 1))
-    return gather_work(features if value.get("ta") else n, entries, width, n if value.get("ta") else features, item)
+    entries = round(stored_entries(value.inputs[0], sizes))
+    rows, table = (features, n) if value.get("ta") else (n, features)
+    return gather_work(rows, entries, width, table, item, is_sparse=True)

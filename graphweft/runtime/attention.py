@@ -67,6 +67,11 @@ class Attention:
         """Numbers per destination that the forward pass keeps for the backward pass."""
         return width + 3 * self.heads if self.score is Score.ADD else 2 * self.heads
 
+    @property
+    def room_width(self) -> int:
+        """Numbers per destination that a backward pass computes with."""
+        return 4 * self.heads
+
     def kept_slopes(self, edges: int, rows: int, width: int) -> int:
         """Numbers that a backward pass of two walks keeps in between: none where they are more than the rows have."""
         count = edges * self.heads
@@ -120,7 +125,7 @@ def attend_grad(
     count = 0 if transposed.edge_ids is None else kind.kept_slopes(adj.num_edges, adj.num_rows, out.size(-1))
     slopes = empty((count,), torch.float32) if count else None
     gradients = _abi.AttentionGrad(dvalue.data_ptr(), *(pointer(part) for part in parts), pointer(slopes))
-    room = empty((adj.num_rows, 4 * kind.heads), torch.float32)
+    room = empty((adj.num_rows, kind.room_width), torch.float32)
     kept_rows = (stats.data_ptr(), out.data_ptr(), dout.data_ptr())
     _attend_grad(adj.native, transposed.native, operands, *kept_rows, gradients, room.data_ptr())
     return made

@@ -31,11 +31,26 @@ from graphweft.runtime.features import DEFAULT_THRESHOLD
 
 MEMORY = 44 << 20  # bytes that :func:`calibrate` takes at most, for a moment
 _Samples = list[tuple[Work, float]]
+# Of gathers: nodes, edges, columns; the last ones read each row more than a hundred times.
+_SQUARE = (
+    (4_000, 200_000, 32), (4_000, 200_000, 128), (30_000, 300_000, 32), (30_000, 300_000, 64), (60_000, 300_000, 32),
+    (70_000, 350_000, 64), (4_000, 200_000, 16), (60_000, 300_000, 16), (270_000, 540_000, 16), (4_000, 500_000, 32),
+    (4_000, 500_000, 16),
+)  # fmt: skip
+# Rows that are made, rows that are read, edges, columns: what is streamed takes most of it.
+_TALL = ((60_000, 4_000, 120_000, 32), (120_000, 8_000, 240_000, 16))
+# Of products: rows, columns, columns of the weight.
+_PRODUCTS = (
+    (6_000, 500, 32), (20_000, 128, 32), (30_000, 32, 64), (60_000, 32, 16), (10_000, 64, 128), (20_000, 128, 16),
+    (6_000, 500, 16),
+)  # fmt: skip
+# Of sparse features: rows, columns, entries of a row, columns of the weight.
+_STORED = ((8_000, 500, 50, 16), (8_000, 500, 50, 256), (20_000, 500, 30, 64), (60_000, 500, 10, 16))
 
 
 def machine_key() -> str:
     """Names this machine for the cache: processor, instruction set level, threads, version of the measurement."""
-    facts = [platform.machine(), processor(), LEVEL, str(torch.get_num_threads()), "3"]
+    facts = [platform.machine(), processor(), LEVEL, str(torch.get_num_threads()), "4"]
     return hashlib.sha256("|".join(facts).encode()).hexdigest()[:16]
 
 
@@ -145,24 +160,25 @@ def _random_adjacency(rows: int, columns: int, edges: int) -> Adjacency:
 
 
 def _calls() -> Iterator[_Samples]:
-    """Calls whose work spans the model: gathers from all tiers but memory, products and contractions.
+    """Calls whose work spans the model: gathers from all tiers but memory, products, contractions, sparse features.
 
     Each yields what it measured, and lets go of its operands before the next one makes its own.
     """
-    for nodes, edges, width in (
-        (4_000, 200_000, 32), (4_000, 200_000, 128), (30_000, 300_000, 32), (30_000, 300_000, 64),
-        (60_000, 300_000, 32), (70_000, 350_000, 64),
-    ):  # fmt: skip
-        yield _gather(nodes, edges, width)
-    for n, k, m in ((6_000, 500, 32), (20_000, 128, 32), (30_000, 32, 64), (60_000, 32, 16), (10_000, 64, 128)):
+    for nodes, edges, width in _SQUARE:
+        yield _gather(nodes, nodes, edges, width)
+    for rows, columns, edges, width in _TALL:
+        yield _gather(rows, columns, edges, width)
+    for n, k, m in _PRODUCTS:
         yield _products(n, k, m)
+    for n, features, each, width in _STORED:
+        yield _sparse(n, features, each, width)
     for n in (20_000, 60_000):
         yield _rows(n)
 
 
-def _gather(nodes: int, edges: int, width: int) -> _Samples:
-    adjacency, x = _random_adjacency(nodes, nodes, edges), _random_rows(nodes, width)
-    work = gather_work(nodes, adjacency.num_edges, width, nodes)
+def _gather(rows: int, columns: int, edges: int, width: int) -> _Samples:
+    adjacency, x = _random_adjacency(rows, columns, edges), _random_rows(columns, width)
+    work = gather_work(rows, adjacency.num_edges, width, columns)
     return [(work, _best(functools.partial(sparse.spmm, adjacency, x)))]
 
 
@@ -175,6 +191,18 @@ def _products(n: int, k: int, m: int) -> _Samples:
         (contraction_work(n, k, m).rounded(), functools.partial(dense.matmul_tn, x, g, rounds=True)),
     )
     return [(work, _best(call)) for work, call in calls]
+
+
+def _sparse(n: int, features: int, each: int, width: int) -> _Samples:
+    """Sparse features with so many entries in every row, times a weight, and the gradient of that."""
+    rows = _random_adjacency(n, features, n * each)
+    columns, values = rows.transpose(edge_ids=False), torch.ones(rows.num_edges)
+    w, g = _random_rows(features, width), _random_rows(n, width)
+    calls = (
+        (gather_work(n, rows.num_edges, width, features, is_sparse=True), rows, w),
+        (gather_work(features, rows.num_edges, width, n, is_sparse=True), columns, g),
+    )
+    return [(work, _best(functools.partial(sparse.spmm, along, x, weight=values))) for work, along, x in calls]
 
 
 def _rows(n: int) -> _Samples:

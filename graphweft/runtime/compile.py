@@ -53,6 +53,7 @@ from graphweft.runtime.plan import BY_PAIRS, Plan
 from graphweft.runtime.profile import profiling
 from graphweft.runtime.second import Origin, Run, distinct
 from graphweft.runtime.sizes import class_of, decisive_sizes, measure_sizes
+from graphweft.runtime.stand_in import times_larger, worth_a_kernel
 from graphweft.runtime.targets import target_of
 from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.storage.fingerprint import fingerprint, is_readable
@@ -291,7 +292,7 @@ class CompiledFunction:
             disabled=target.without.union(name for name in active.disabled_passes.split(",") if name),
             certify=active.certify,
             prepare=target.prepare,
-            worth=target.worth,
+            worth=worth_a_kernel(target.worth),
             is_built=target.is_built,
             joins=target.joins,
             rounds=target.rounds if active.precision == "bf16" else frozenset(),
@@ -446,6 +447,7 @@ class CompiledFunction:
             _size_key(arguments, standing.exact, self._leaves_out),
             arguments.settings,
             self._decides(standing) is not None,
+            times_larger(),
         )
 
     def fitted(self, samples: list[Any]) -> None:

@@ -14,7 +14,7 @@ from graphweft._memory import Pool
 from graphweft.ir.ops import LEAVES, STRUCTURE, Op
 from graphweft.ir.program import Value
 from graphweft.ir.residency import StructType, TensorType
-from graphweft.passes.work import Sizes, tensor_bytes
+from graphweft.passes.work import Sizes, stored_entries, tensor_bytes
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plan import Form, Plan, form_of
 
@@ -51,8 +51,7 @@ def value_bytes(value: Value, sizes: Sizes) -> float:
     if value.op is Op.DROPOUT:
         return 0
     rows = sizes.rows.get(str(value.type.rows), 1)
-    entries = rows * max(sizes.nonzeros.values()) / max(sizes.rows.get("N") or sizes.rows.get("V") or rows, 1)
-    return (value.type.dtype.itemsize + _NARROW) * entries + _WIDE * (rows + 1)
+    return (value.type.dtype.itemsize + _NARROW) * stored_entries(value, sizes) + _WIDE * (rows + 1)
 
 
 def footprint(plan: Plan, sizes: Sizes, symmetric: bool = False) -> Footprint:
@@ -136,7 +135,8 @@ def _turning(value: Value, sizes: Sizes) -> int:
     if value.op is not Op.REVERSE or not isinstance(value.type, StructType):
         return between
     # a place of 16 bits for every edge, with lists of buckets; pages of the result that are given back afterwards
-    return int(between + 2 * sizes.rows.get(value.type.edge, 0) + 2 * Pool.page)
+    spare = Pool.page if _structure_bytes(value, Form.EDGES, sizes, False) <= Pool.page else 2 * Pool.page
+    return int(between + 2 * sizes.rows.get(value.type.edge, 0) + spare)
 
 
 def _structure_bytes(value: Value, form: Form, sizes: Sizes, symmetric: bool) -> int:

@@ -25,7 +25,10 @@ from graphweft.runtime.plan import Plan
 from graphweft.runtime.tape import arena_sizes
 
 _TILES = 2  # of a layer: with the first one come the rows of all nodes, which the second one lies beside
+# Kernels whose result is another look at the memory of their last operand.
+_VIEWS = frozenset({"reshape", "own_rows", "detach"})
 _BY_EDGE = {Op.REDUCE, Op.BROADCAST_SRC, Op.BROADCAST_DST}
+_ENDS = 3 * (8,)  # bytes of an edge in each of the arrays that the interpreter finds edges by: both ends and the id
 _TOP, _HEAP_TOP = 1 << 47, 1 << 46  # above all imagined mappings, and above those of an imagined heap
 # Times what lies on it: what the heap of the C library takes for small tensors, as they come and go and the next ones
 # do not fit their gaps; and for those that come and go in the same order in every step.
@@ -295,7 +298,7 @@ def taken_by_epochs(
             if not epoch:
                 pool.apart()
                 staying = _made_once(between, pool)
-            _run_beside(between, pool)
+            _take_back(pool, _run_beside(between, pool))
     return Taken(pool.most - staying, pool.mapped - before[0], pool.returned - before[1])
 
 
@@ -314,9 +317,9 @@ def _made_once(run: Run, pool: _Imagined) -> int:
         free = {at for at, value in enumerate(part.values) if value.op in LEAVES or isinstance(value.type, StructType)}
         kept = [replace(call, frees=()) for call in calls]  # all of them are held until the value is there
         _calls(run.plan, kept, size, run.sizes, pool, held, free)
-        if last in held:
-            staying += held.pop(last)[1]
-        _take_back(pool, [*held.values()])
+        stays = held.get(last)
+        staying += 0 if stays is None else stays[1]
+        _take_back(pool, [region for region in _regions(held) if region is not stays])
     return staying
 
 
@@ -362,16 +365,31 @@ def _run(plan: Plan, sizes: Sizes, pool: _Imagined, loss: float) -> list[tuple[i
     if plan.backward:
         kept = {*plan.saved} - plan.saved_shapes | {slot for _, slot in plan.outputs}
         for slot in [slot for slot in held if slot not in kept]:
-            pool.take_back(held.pop(slot))
+            _let_go(slot, held, pool)
         for name, slot in plan.seeds:  # recorded, the loss's gradient takes the memory of an output that nobody reads
             over = dict(plan.outputs).get(name) if pool.is_taped and plan.forgets(name) else None
             held[slot] = held.pop(over) if over in held else pool.lend(max(loss, size[slot]))
         stays = {slot for _, slot in (*plan.outputs, *plan.seeds)}  # the caller holds both
         _calls(plan, plan.backward, size, sizes, pool, held, free, stays)
-    gradients = [held.pop(slot) for slot in {*plan.gradients} if slot in held]
-    for region in held.values():
-        pool.take_back(region)
+    wanted = {slot: held[slot] for slot in {*plan.gradients} if slot in held}
+    gradients = _regions(wanted)
+    for slot in [*held]:
+        _let_go(slot, held, pool, gradients)
     return gradients
+
+
+def _regions(held: dict[int, tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those of all slots, each once."""
+    return [*{id(region): region for region in held.values()}.values()]
+
+
+def _let_go(
+    slot: int, held: dict[int, tuple[int, int]], pool: _Imagined, others: Sequence[tuple[int, int]] = ()
+) -> None:
+    """Empties a slot; its region is free where no other slot looks at it, and it is none of ``others``."""
+    region = held.pop(slot)
+    if not any(other is region for other in (*held.values(), *others)):
+        pool.take_back(region)
 
 
 def _calls(
@@ -392,6 +410,10 @@ def _calls(
             _interpreted(call, sizes, pool)
         for slot in call.writes:
             at = slot.at
+            if call.kernel in _VIEWS:
+                if call.reads[-1].at in held:
+                    held[at] = held[call.reads[-1].at]
+                continue
             taken = next((held.pop(i) for i in over if i in held), None)
             if at not in free and size[at]:
                 held[at] = taken or pool.lend(size[at], by_torch and not pool.is_taped)
@@ -403,7 +425,7 @@ def _calls(
             pool.take_back(pool.lend(room, by_torch=True))
         for at in call.frees:
             if at in held and at not in stays:
-                pool.take_back(held.pop(at))
+                _let_go(at, held, pool)
 
 
 def _interpreted(call: KernelCall, sizes: Sizes, pool: _Imagined) -> None:
@@ -411,7 +433,7 @@ def _interpreted(call: KernelCall, sizes: Sizes, pool: _Imagined) -> None:
     last = {operand: value for value in call.body for operand in value.inputs}
     held: dict[Value, tuple[int, int]] = {}
     for value in call.body:
-        beside = [pool.lend(_beside(value, sizes), by_torch=True)]
+        beside = [pool.lend(size, by_torch=True) for size in _beside(value, sizes)]
         if pool.is_taped:  # a replay computes it into memory of the arena, to which the first result is copied
             beside.append(pool.lend(value_bytes(value, sizes), by_torch=True))
         held[value] = pool.lend(value_bytes(value, sizes), by_torch=not pool.is_taped)
@@ -423,16 +445,20 @@ def _interpreted(call: KernelCall, sizes: Sizes, pool: _Imagined) -> None:
         pool.take_back(region)
 
 
-def _beside(value: Value, sizes: Sizes) -> float:
+def _beside(value: Value, sizes: Sizes) -> tuple[float, ...]:
     """What the interpreter takes for a value beside its operands and its result: pieces, or rows in another order.
 
-    Edges of a draw lie in the order of its rows.
+    Edges of a draw lie in the order of its rows; which ends they have it finds out for every value anew.
     """
     if value.op is Op.EWISE and value["fn"] in PIECED:
-        return value_bytes(value, sizes)
-    if value.op in _BY_EDGE and value.inputs[0].op is not Op.SAMPLE:
-        return value_bytes(value.inputs[1] if value.op is Op.REDUCE else value, sizes)
-    return 0
+        return (value_bytes(value, sizes),)
+    if value.op not in _BY_EDGE:
+        return ()
+    graph = value.inputs[0]
+    ends = tuple(size * sizes.rows.get(graph.struct.edge, 0) for size in _ENDS)
+    if graph.op is Op.SAMPLE:
+        return ends
+    return *ends, value_bytes(value.inputs[1] if value.op is Op.REDUCE else value, sizes)
 
 
 __all__ = [

@@ -394,7 +394,8 @@ def batch_sizes(program: Program, graph: Graph, x: Features, reference: Sample) 
             src, dst = (struct.dst, struct.src) if value.get("turned") else (struct.src, struct.dst)
             rows[dst] = block.num_dst
             rows[src] = graph.num_nodes if value.get("open") else block.num_src
-            rows[struct.edge] = block.num_edges
+            edges = block.num_edges if value.get("loops") is None else block.without_self_loops().num_edges
+            rows[struct.edge] = edges + (block.num_dst if value.get("loops") == "one" else 0)
     nonzeros = {"x": x.nnz} if isinstance(x, SparseFeatures) else {}
     return Sizes(rows, nonzeros)
 

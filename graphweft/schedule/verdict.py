@@ -26,7 +26,7 @@ _CAUSES = {
     "evaluate": "evaluation",
     "epoch": "overhead",
 }
-_KERNELS = {"gather": "aggregation", "product": "products", "contraction": "products"}
+_KERNELS = {"gather": "aggregation", "sparse": "aggregation", "product": "products", "contraction": "products"}
 _PASSES = "element-wise passes"
 _MEMORY = ("aggregation", _PASSES)
 _GROUPS = {

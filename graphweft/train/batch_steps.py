@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graphweft import _config
-from graphweft.cost import Works
+from graphweft.cost import Works, epoch_work
 from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.loader.group_loader import GroupLoader
 from graphweft.loader.link import LinkLoader
@@ -191,10 +191,11 @@ class BatchSteps(Steps):
         count = max(len(self.loader), 1)
         last = self.loader.num_items - (count - 1) * self.loader.batch_size
         if count == 1 or last == self.loader.batch_size:
-            return self._batch_works(staged, sizes, in_turn, count)
+            works, walks = self._batch_works(staged, sizes, in_turn, count)
+            return [*works, (epoch_work(), 1.0)], walks
         works, walks = self._batch_works(staged, sizes, in_turn, count - 1)
         more, others = self._batch_works(staged, self.sizes_of(staged, count, last), in_turn, 1)
-        return [*works, *more], walks + others
+        return [*works, *more, (epoch_work(), 1.0)], walks + others
 
     def _batch_works(self, staged: StagedPlan, sizes: Sizes, in_turn: bool, batches: int) -> tuple[Works, float]:
         """What so many batches of these sizes do."""

@@ -37,6 +37,7 @@ from graphweft.runtime.rehearsal import (
     taken_bytes,
 )
 from graphweft.runtime.staged import StagedPlan
+from graphweft.runtime.stand_in import stands_for
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import SparseFeatures, alone
 from graphweft.train.batch_estimate import batch_estimate
@@ -45,7 +46,7 @@ from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE
 from graphweft.train.macro_needs import macro_taken
 from graphweft.train.needs import Needs, RunBudget, base_needs, dense_bytes, loss_bytes, rehearse, rehearsed
-from graphweft.train.needs_by_running import evaluation_bytes, grown_while, kept_buffers
+from graphweft.train.needs_by_running import PARTLY, evaluation_run, grown_while, kept_buffers
 from graphweft.train.needs_by_sizes import drawn_bytes
 from graphweft.train.settle import Features
 
@@ -132,7 +133,7 @@ def _batches_taken(mini: BatchSteps) -> list[Prepared]:
     if staged is None:
         found, seen = _rehearsed(mini, counts[0])
         return [
-            found if not draw else _tried(mini, draw * size, n) if seen == counts[0] else _larger(found, n / counts[0])
+            found if not draw else _other(mini, draw * size, n) if seen == counts[0] else _larger(found, n / counts[0])
             for draw, n in enumerate(counts)
         ]
     first = batch_taken(mini)
@@ -156,11 +157,11 @@ def batch_taken(mini: BatchSteps) -> Prepared:
 def _rehearsed(mini: BatchSteps, count: int) -> tuple[Prepared, int]:
     """The first batch of ``count`` seeds, and how many of them were trained on to see what it takes.
 
-    Fewer are tried first, and no more than what the budget has room for by what these took.
+    Within a budget fewer are tried first, and no more than what it has room for by what these took.
     """
     seen = max(-(-count // _PARTS[0]), min(count, 2))  # norms over a batch take two rows at least
-    _tried(mini, 0, seen)  # compiles
-    found = _tried(mini, 0, seen)
+    seen = count if room() is None else seen
+    found = _tried_again(mini, 0, seen, count / seen)
     for part in (*_PARTS[1:], 1):
         seeds = -(-count // part)
         if seeds <= seen:
@@ -169,10 +170,12 @@ def _rehearsed(mini: BatchSteps, count: int) -> tuple[Prepared, int]:
         if not _has_room(sum(larger.held) + max(sum(larger.making), taken_bytes(larger.step))):
             break
         try:
-            found, seen = _tried(mini, 0, seeds), seeds
+            found, seen = _tried_again(mini, 0, seeds, count / seeds), seeds
         except MemoryBudgetError:  # it takes more than the part says
             break
-    return (found if seen == count else _larger(found, _times_larger(mini, found, count / seen, count))), seen
+    if seen == count:
+        return found, seen
+    return _larger(found, PARTLY * _times_larger(mini, found, count / seen, count)), seen
 
 
 def _has_room(nbytes: float) -> bool:
@@ -206,10 +209,21 @@ def _larger(part: Prepared, times: float) -> Prepared:
     return Prepared(held, making, replace(step, beside=beside, by_torch=times * step.by_torch, noted=noted))
 
 
-def _tried(mini: BatchSteps, first: int, count: int) -> Prepared:
-    """The batch of ``count`` seeds from ``first`` on, by making and training on it."""
+def _other(mini: BatchSteps, first: int, count: int) -> Prepared:
+    """A further batch; of another size it may be of another class, for which programs are compiled."""
+    return (_tried if count == mini.loader.batch_size else _tried_again)(mini, first, count)
+
+
+def _tried_again(mini: BatchSteps, first: int, count: int, times: float = 1.0) -> Prepared:
+    """As :func:`_tried`, once programs are compiled."""
+    _tried(mini, first, count, times)
+    return _tried(mini, first, count, times)
+
+
+def _tried(mini: BatchSteps, first: int, count: int, times: float = 1.0) -> Prepared:
+    """The batch of ``count`` seeds from ``first`` on, by making and training on it; for one ``times`` as large."""
     try:
-        with torch.random.fork_rng(devices=[]), kept_buffers(mini.model):
+        with torch.random.fork_rng(devices=[]), kept_buffers(mini.model), stands_for(times):
             return rehearsed(lambda: mini.loader.make(torch.arange(first, first + count), 0), mini.gradients)
     finally:
         mini.optimizer.zero_grad(set_to_none=True)
@@ -222,9 +236,9 @@ def _with_evaluation(mini: BatchSteps, budget: RunBudget, base: Needs, refreshin
     """
     model = mini.model
     if not is_plain(model):
-        taken = evaluation_bytes(model, mini.ds, mini.x, mini.edge_data, budget.limit - base.total)
-        run = Run(beside=(taken.pool,), by_torch=taken.beside)
-        return _at_least(refreshing, replace(base, evaluation=taken.total, measured=True), run)
+        run, forms = evaluation_run(model, mini.ds, mini.x, mini.edge_data, budget.limit - base.total)
+        needs = replace(base, structure=base.structure + forms, evaluation=taken_bytes(run), measured=True)
+        return _at_least(refreshing, needs, run)
     whole, run = _whole(mini, model)
     needs = replace(base, evaluation=taken_bytes(run), kept=whole.hoisted, structure=whole.structure)
     found = _at_least(refreshing, needs, run)
@@ -295,7 +309,7 @@ def _tried_tile(mini: BatchSteps, model: Stack, ids: Tensor, times: float = 1.0)
     noted = larger_regions(drawn, times)
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), stands_for(times):
             layers = [_tile(mini, model, index, block, noted, times) for index in range(len(model.layers))]
     finally:
         model.train(training)

@@ -41,7 +41,7 @@ _TO_COME = 800 << 10
 # user's layers.
 _PLANNING, _RECORDING, RECORDED = 6 << 20, 16 << 20, 12 << 20
 _COPIES = 4  # of each parameter: two moments, the best and the last weights; its gradient is one of a step's values
-_AGAIN = 1.15  # times what was measured, for another measurement
+_AGAIN = 1.10  # times what was measured, for another measurement
 _ROOM, _SPARE = 1.03, 6 << 20  # times what is predicted, and bytes, that a budget has to leave room for
 _OTHERWISE = 2 << 20  # by how much what another process has taken by then may differ
 MARGIN = 1.02  # what rounding to pages and small tensors add

@@ -23,6 +23,7 @@ from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset
 from graphweft.graph.graph import Graph
 from graphweft.runtime.rehearsal import Run, larger_regions, taken_bytes
+from graphweft.runtime.stand_in import stands_for
 from graphweft.sample.pieces import Pieces
 from graphweft.storage.feature import SparseFeatures, alone
 from graphweft.storage.gather import gather_rows
@@ -40,7 +41,9 @@ _MOST = 1 << 30  # bytes of a run on the whole graph that is tried: beyond, part
 _TURNS = 2  # of a step and an evaluation, whose memory is not given back in between
 _LOOK = 2e-4  # seconds between two looks at the memory
 _WORSE = 1.5  # times what is expected of a larger part, for which there has to be room before it is tried
-_SPARE = 1.1  # times what is measured: parts are not quite like the whole
+_SMALLER = 4  # times as few nodes, where a single part has room
+_LEAP = 2.0  # times what is expected of the whole, where there is so much room that parts in between tell nothing
+PARTLY = 1.1  # times what is measured: parts are not quite like the whole
 _AGAIN = 1.02  # times what is measured on the whole: another run takes a little more or less
 
 
@@ -72,13 +75,22 @@ class Part(NamedTuple):
     forms: int = 0
 
 
-def evaluation_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int) -> Taken:
-    """The most that a pass over all nodes takes; ``room``: bytes that finding out may take."""
-    return _on_parts(model, ds, x, edges, room, functools.partial(_evaluate, model))
+def evaluation_run(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int) -> tuple[Run, int]:
+    """A pass over all nodes, region by region, and bytes of the forms of the graph that it leaves behind.
+
+    ``room``: bytes that finding out may take.
+    """
+    found = _on_parts(model, ds, x, edges, room, functools.partial(_evaluate, model))
+    if not found:
+        return Run(), 0
+    last, spare = found[-1], _spare(found)
+    times = 1 / last.share
+    noted = larger_regions(last.noted, spare * times)
+    return Run(noted=noted, by_torch=grown(found, 1.0, spare).beside), round(times * last.forms)
 
 
 def run_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int) -> Taken:
-    """As :func:`evaluation_bytes`, of steps over all nodes and evaluations in turn."""
+    """The most that steps over all nodes and evaluations in turn take; ``room`` as for :func:`evaluation_run`."""
 
     def run(graph: Graph, rows: Features, given: dict[str, Any]) -> None:
         for _ in range(_TURNS):
@@ -88,7 +100,8 @@ def run_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room:
             del out
             _evaluate(model, graph, rows, given)
 
-    return _on_parts(model, ds, x, edges, room, run)
+    found = _on_parts(model, ds, x, edges, room, run)
+    return grown(found, 1.0, _spare(found)) if found else Taken(0, 0)
 
 
 def _evaluate(model: nn.Module, graph: Graph, rows: Features, given: dict[str, Any]) -> None:
@@ -109,22 +122,32 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
                 buffer.copy_(buffers[name])
 
 
-def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int, run: _Running) -> Taken:
-    """The most that ``run`` takes on the whole graph: measured there, or on parts where that may exceed ``room``."""
+def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int, run: _Running) -> list[Part]:
+    """What ``run`` takes on parts, the largest last: the whole graph, where that does not exceed ``room``."""
     if not ds.num_nodes:
-        return Taken(0, 0)
-    found, training = list[Part](), model.training
+        return []
+    found, training, tried = list[Part](), model.training, 1
     with torch.random.fork_rng(devices=[]), kept_buffers(model), lifted():
         for stride in _strides(model, ds, room):
             POOL.trim()
             left = min(room, _budget_room(room), _MOST if stride == 1 else room)  # recording has taken some of it
             if found and grown(found, 1 / stride, _WORSE).total > left:
                 break
+            if found and stride > 1 and grown(found, 1.0, _LEAP).total <= min(left, _MOST):
+                continue  # the whole fits for certain
             found.append(_on_part(ds, x, edges, stride, run))
+            tried = stride
             gc.collect()  # what recording and differentiating leave behind refers to itself
+        if len(found) == 1 and found[0].share < 1:  # what does not grow is told by a smaller one
+            found.insert(0, _on_part(ds, x, edges, _SMALLER * tried, run))
     model.train(training)
     POOL.trim()
-    return grown(found, 1.0, _AGAIN if found[-1].share == 1.0 else _SPARE)
+    return found
+
+
+def _spare(found: Sequence[Part]) -> float:
+    """Times what was measured, for the whole."""
+    return _AGAIN if found[-1].share == 1.0 else PARTLY
 
 
 def _budget_room(otherwise: int) -> int:
@@ -150,7 +173,8 @@ def _on_part(ds: Dataset, x: Features, edges: EdgeData, stride: int, run: _Runni
     graph, e_id = _folded(ds.graph, nodes, stride)
     given = edges.of_subgraph(e_id)
     share = min(nodes.numel() / ds.num_nodes, max(graph.num_edges, 1) / max(ds.num_edges, 1))
-    return _measured(lambda rows: run(graph, rows, given), lambda: gather_rows(x, nodes), share)
+    with stands_for(1 / share):
+        return _measured(lambda rows: run(graph, rows, given), lambda: gather_rows(x, nodes), share)
 
 
 def _folded(graph: Graph, nodes: Tensor, stride: int) -> tuple[Graph, Tensor]:
@@ -234,4 +258,4 @@ def grown_while(run: Callable[[], T]) -> tuple[int, T]:
     return max(most, highest.nbytes) - before, found  # the thread may come late on a busy machine
 
 
-__all__ = ["Part", "Taken", "evaluation_bytes", "grown", "grown_while", "kept_buffers", "run_bytes"]
+__all__ = ["PARTLY", "Part", "Taken", "evaluation_run", "grown", "grown_while", "kept_buffers", "run_bytes"]

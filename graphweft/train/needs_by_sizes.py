@@ -77,7 +77,8 @@ class _Sizes:
 
 
 def _sizes_of(model: nn.Module, ds: Dataset) -> _Sizes:
-    """Of a layer a step has what it reads and, with its gradient, what it makes; an evaluation what two layers make.
+    """Of a layer a step has what it reads and, with its gradient, what it makes; an evaluation what two layers make,
+    or what one makes before and after it is summed over edges.
 
     Of layers that are not known as such it is what their weights read and make, with gradients.
     """
@@ -93,7 +94,7 @@ def _sizes_of(model: nn.Module, ds: Dataset) -> _Sizes:
     if isinstance(model, Stack):
         made = [out_width(layer) for layer in model.layers]
         kept = read + sum(made[:-1]) + 2 * sum(made)
-        return _Sizes(row, dense, read, kept, max(a + b for a, b in itertools.pairwise([0, *made])), heads)
+        return _Sizes(row, dense, read, kept, max(max(a, b) + b for a, b in itertools.pairwise([0, *made])), heads)
     weights = sum(p.shape[0] + p.shape[-1] for p in model.parameters() if p.dim() >= 2)
     kept = 2 * max(weights - width, ds.num_classes)
     return _Sizes(row, dense, read, kept, kept // 2, heads)

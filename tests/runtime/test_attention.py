@@ -8,6 +8,7 @@ from adjacencies import Layout
 from zoo import ZOO, power_law_edges
 
 from graphweft._errors import DtypeError, ShapeError
+from graphweft._memory import POOL, SMALL
 from graphweft.graph.adjacency import Adjacency
 from graphweft.runtime.attention import Attention, Score, attend, attend_grad
 
@@ -275,3 +276,19 @@ def test_wrong_operands_are_named():
         attend(layout, kind, value.double(), other)
     with pytest.raises(ShapeError, match="width that 3 heads divide, got 8"):
         attend(layout, Attention(Score.ADD, 3), value, (other[0][:, :3].contiguous(), other[1][:, :3].contiguous()))
+
+
+@pytest.mark.parametrize("score", KINDS)
+def test_what_gradients_take_beside_their_results_is_told(score: Score) -> None:
+    """As ``cpu/attention.py`` tells it, against what the pool lends."""
+    layout = Layout.of(power_law_edges(20_000, 60_000, seed=1))
+    heads, channels = 4, 16
+    kind = Attention(score, heads)
+    value, other = operands(layout, score, heads, channels)
+    adj, turned = layout, layout.transposed()
+    out, stats = attend(adj, kind, value, other, stats=True)
+    before = POOL.begin_peak()
+    made = attend_grad(adj, turned, kind, value, other, (out, stats), torch.ones_like(out))
+    told = kind.kept_slopes(adj.num_edges, adj.num_rows, heads * channels) + adj.num_rows * kind.room_width
+    results = sum(POOL.rounded(tensor.nbytes) for tensor in made if tensor.nbytes >= SMALL)
+    assert POOL.stats().peak_lent - before - results == pytest.approx(4 * told, abs=2 * SMALL)

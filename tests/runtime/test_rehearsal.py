@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+import graphweft as gw
+from graphweft._config import config
+from graphweft._memory import POOL, lean_heap
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Builder, Program
+from graphweft.ir.residency import Residency, StructType, TensorType
 from graphweft.runtime import rehearsal
+from graphweft.runtime.compile import Arguments, CompiledFunction
 from graphweft.runtime.rehearsal import Prepared, Run, Taken, taken_by_epochs, taken_bytes
+from graphweft.train.needs_by_running import grown_while
 
 MB = 1 << 20
 
@@ -85,3 +94,28 @@ def test_gaps_between_noted_regions_are_counted() -> None:
     """What is free in two pieces of 2 MB does not serve 4 MB."""
     noted = ((1, 2 * MB), (2, 2 * MB), (3, 2 * MB), (3, 0), (1, 0), (4, 4 * MB))
     assert sum(size for _, size in noted[:3]) == 6 * MB < taken_bytes(Run(noted=noted))
+
+
+@pytest.mark.own_process
+def test_the_ends_of_edges_that_the_interpreter_finds_are_counted() -> None:
+    """A number for every edge from its source, and its sums, in torch's own memory: both ends and the id are more.
+
+    Sums go to the sources, so that they are no kernel's.
+    """
+    lean_heap()
+    ends = torch.randint(50_000, (2, 1_500_000), generator=torch.Generator().manual_seed(0))
+    graph, builder = gw.Graph(*ends, 50_000), Builder()
+    given = builder.add(Op.GRAPH, name="graph", type=StructType("V", "V", "E"))
+    along = builder.add(Op.REVERSE, given)
+    x = builder.add(Op.INPUT, name="x", type=TensorType(Residency.SRC, "V", (1,), torch.float32))
+    made = builder.add(Op.REDUCE, along, builder.add(Op.BROADCAST_SRC, given, x), kind="sum")
+    function = CompiledFunction.of(Program((given, x), (("out", made),)))
+    rows = torch.ones(50_000, 1)
+    arguments = Arguments(graph, None, {}, None, 0, False, {"x": (rows, Residency.SRC)})
+    with torch.no_grad(), config(opt_level=1, disabled_kernels="edge_nest"):
+        plan, sizes = function.sized_plan(arguments)
+        assert all(map(plan.interprets, plan.forward))
+        function(arguments)  # with the forms of the graph
+        POOL.trim()
+        most, _ = grown_while(lambda: function(arguments))
+    assert taken_bytes(Run(plan, sizes)) == pytest.approx(most, rel=0.15)

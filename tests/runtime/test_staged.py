@@ -251,3 +251,21 @@ def test_dropout_is_drawn_by_the_seed_alone(kind: Any, form: Any) -> None:
     batch = plan.prepare(seeds, KEY)
     outs = [plan.linearize(batch, tensors_of(model), seed)[0]["out"] for seed in (7, 7, 8)]
     assert torch.equal(outs[0], outs[1]) and not torch.equal(outs[0], outs[2])
+
+
+@pytest.mark.parametrize("own_loops", [False, True])
+def test_the_sizes_of_a_batch_have_the_loops_that_layers_add(own_loops: bool) -> None:
+    graph, x, seeds = world()
+    if own_loops:
+        graph = graph.add_self_loops()
+    model = model_of(GAT, heads=2)
+    sampler = NeighborSampler(graph, FANOUTS)
+    plan = model.staged(sampler, x).compile(tensors_of(model), True, sampler.sample(seeds))
+    drawn = sampler.sample(seeds, seed=KEY[0], epoch=KEY[1])
+    rows = staged.batch_sizes(plan.plan.compiled.program, graph, x, drawn).rows
+    looped = [value for value in plan.plan.compiled.program.values if value.get("loops") == "one"]
+    assert looped
+    for value in looped:
+        block = drawn.blocks[-1 - value["hop"]]
+        src, dst = block.csc.to_coo()[1], block.csc.to_coo()[0]
+        assert rows[value.struct.edge] == int((src != dst).sum()) + block.num_dst

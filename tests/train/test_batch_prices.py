@@ -40,7 +40,7 @@ def test_sums_and_rows_that_a_product_takes_on_its_way_are_priced() -> None:
     first = next(call for call in calls if call.label.startswith("matmul of sums and gathered rows"))
     lines = -(-ds.num_features * 4 // LINE)
     product, sums, rows = first.works
-    assert product == first.work and product.kind == "product"
+    assert product == first.work and product.kind == "product narrow"
     edges = {name: count for name, count in sizes.rows.items() if sums.amount == count * lines}
     assert len(edges) == 1  # those of the outermost block, each a row of all features
     assert rows.kind.startswith("gather") and rows.amount % lines == 0 and rows.amount < sums.amount

@@ -73,10 +73,11 @@ def forward(call: KernelCall) -> Launch:
 
 
 def scratch(call: KernelCall, sizes: Sizes) -> int:
-    """Bytes of what the gradients' walks leave to each other."""
+    """Bytes of what the gradients' walks leave to each other, and of what a destination computes with."""
     graph, rows = next(slot.value.struct for slot in call.reads if slot.role == "graph"), call.value.inputs[-3].tensor
     count, edges = sizes.rows.get(graph.dst, 0), sizes.rows.get(graph.edge, 0)
-    return rows.dtype.itemsize * _kind(call).kept_slopes(edges, count, math.prod(rows.dims))
+    kind = _kind(call)
+    return rows.dtype.itemsize * (kind.kept_slopes(edges, count, math.prod(rows.dims)) + count * kind.room_width)
 
 
 def backward(call: KernelCall) -> Launch:

@@ -18,7 +18,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.ir.residency import StructType, TensorType
 from graphweft.passes.groups import Group
-from graphweft.passes.work import Sizes
+from graphweft.passes.work import Sizes, stored_entries, turns_rows
 from graphweft.runtime.cpu import attention, norms, products
 from graphweft.runtime.cpu.functions import SIMPLE, TYPED
 from graphweft.runtime.cpu.generated import edge_nests, row_nest
@@ -31,6 +31,7 @@ from graphweft.runtime.sparse import panel_row, rounds_rows, wants_panel
 from graphweft.runtime.target import Bound, Launch, Target, whole
 
 _LANES, _SLABS, _FEWEST = 16, 64, 8
+_ID = 4  # bytes of a node in a row that is turned around
 _CACHE_FLOATS, _SLABS_FLOATS, _TERMS_FLOATS = 49152, 1 << 20, 1 << 21
 
 
@@ -62,10 +63,11 @@ class _Cpu(Target):
     def scratch(self, call: KernelCall, sizes: Sizes) -> int:
         """Products over many rows copy part of each row before: of wide ones, and of those that are rounded.
 
-        Those of sparse rows with dropout draw it before. Gradients of attention keep numbers from walk to walk.
+        Those of sparse rows with dropout draw it before, and those by their columns turn the rows of a batch around.
+        Gradients of attention keep numbers from walk to walk.
         """
-        if call.kernel == "sparse_matmul" and any(slot.value.op is Op.DROPOUT for slot in call.reads):
-            return call.value.tensor.dtype.itemsize * max(sizes.nonzeros.values(), default=0)
+        if call.kernel == "sparse_matmul":
+            return _beside_entries(call, sizes)
         kinds = {slot.role: slot.value.type for slot in call.reads}
         if call.kernel == "attention_grad":
             return attention.scratch(call, sizes)
@@ -98,6 +100,15 @@ class _Cpu(Target):
                 return rounded_slabs_bytes([k], m)
             return slabs_bytes(sizes.rows.get(str(weight.rows), 0), k, m)
         return prod(weight.dims) * 4 if call.kernel.startswith("matmul") and isinstance(weight, TensorType) else 0
+
+
+def _beside_entries(call: KernelCall, sizes: Sizes) -> int:
+    """What products of sparse rows make of their entries: values after dropout, and the rows turned around."""
+    product = next(value for value in call.body if value.op is Op.MATMUL)
+    rows, entry = product.inputs[0], product.tensor.dtype.itemsize
+    entries = stored_entries(rows, sizes)
+    dropped = entry * entries if rows.op is Op.DROPOUT else 0
+    return int(dropped + ((entry + _ID) * entries if turns_rows(product) else 0))
 
 
 def slabs_bytes(n: int, k: int, m: int, terms: bool = False) -> int:
