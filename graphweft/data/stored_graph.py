@@ -11,14 +11,15 @@ from torch import Tensor
 from graphweft.data.stored import StoredDataset
 from graphweft.graph.graph import Graph
 from graphweft.storage.store import Store
-from graphweft.storage.stored_structure import node_rows, read_edges, read_structure
+from graphweft.storage.stored_structure import node_rows, read_edges
 
 
 class StoredGraph(StoredDataset):
     """A dataset in the order of its source without its features, which stay on disk.
 
     ``row_ids`` is the id in the store of every node, ``y`` has a row for every node. ``x`` has the width of the
-    features and no rows. The structure is read when :attr:`graph` is first asked for, with weights of edges at once.
+    features and no rows. The structure is read when :attr:`graph` is first asked for, with the weights of edges where
+    there are some; until then ``edge_weight`` has no entries.
 
     Args:
         store: The store.
@@ -43,9 +44,7 @@ class StoredGraph(StoredDataset):
     def __init__(self, store: Store, mapped: bool = False) -> None:
         super().__init__(store)
         object.__setattr__(self, "mapped", mapped)
-        graph, weight = read_edges(store) if store.has_weights else (None, None)
-        object.__setattr__(self, "_graph", graph)
-        object.__setattr__(self, "edge_weight", weight)
+        object.__setattr__(self, "_graph", None)
 
     @staticmethod
     def _rows(store: Store) -> tuple[Tensor, Tensor, Tensor]:
@@ -56,7 +55,9 @@ class StoredGraph(StoredDataset):
     def graph(self) -> Graph:
         """The structure, in memory; rows of in-edges by ascending source. Raises: DataError for a damaged store."""
         if self._graph is None:
-            object.__setattr__(self, "_graph", read_structure(self.store))
+            graph, weight = read_edges(self.store)
+            object.__setattr__(self, "_graph", graph)
+            object.__setattr__(self, "edge_weight", weight)
         assert self._graph is not None  # it was read
         return self._graph
 

@@ -39,6 +39,25 @@ def drawing_threads() -> int:
     return max(processors() // 2, 1)
 
 
+def batches_known(memory: int, capacity: int, size: int, rows: int, length: int) -> int:
+    """The most batches that are there at once: known ahead, drawn beyond, and those whose rows are in use.
+
+    Args:
+        memory: Bytes for batches that were drawn ahead.
+        capacity: Rows of the table.
+        size: Bytes of a batch, as they are counted.
+        rows: That a batch reads.
+        length: Batches of an epoch.
+
+    Example:
+        >>> [batches_known(1 << 20, 1000, *sizes, 40) - drawing_threads() for sizes in ((1 << 17, 100), (1, 900))]
+        [11, 5]
+    """
+    known = min(memory // max(size, 1) + 1, _USES * capacity // max(rows, 1) + 1, length)
+    in_use = min(max(capacity // _SHARE // max(rows, 1), 1), length)
+    return known + in_use + drawing_threads()
+
+
 @dataclass
 class RowCounts:
     """What batches took of the disk.

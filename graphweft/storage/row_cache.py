@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -63,10 +64,34 @@ def least_memory(store: Store, nodes: int, rows: int, share: float = 7 / 8 * 5 /
     return int((rows * (store.row_width * _ELEMENT + _SLOT_BYTES) + nodes * NODE_BYTES) / share) + (1 << 20)
 
 
-def most_memory(store: Store, nodes: int, batch: int, batches: int) -> int:
-    """Bytes that a table of all rows takes, beside the batches of an epoch."""
-    table = nodes * (store.row_width * _ELEMENT + _SLOT_BYTES + NODE_BYTES)
-    return table + RowReader(store, table // 7).buffer_bytes + batches * batch
+def _for_buffers(memory: int) -> int:
+    """Bytes of so many for what is read before rows have their places."""
+    return min(memory // 8, max(memory // _BUFFERS, _LEAST_BUFFERS))
+
+
+class TableRoom(NamedTuple):
+    """What a table has of some bytes.
+
+    Attributes:
+        rows: Rows that it has room for, no more than there are nodes.
+        buffers: Bytes for what is read before rows have their places.
+        read: Bytes of these that are touched at most, while rows are read.
+        taken: Bytes that are touched once all of its rows are there.
+    """
+
+    rows: int
+    buffers: int
+    read: int
+    taken: int
+
+
+def table_room(store: Store, nodes: int, memory: int) -> TableRoom:
+    """The table of ``memory`` bytes over so many nodes. It may have no room for a row."""
+    reader = RowReader(store, _for_buffers(memory))
+    row, buffers = store.row_width * _ELEMENT + _SLOT_BYTES, reader.buffer_bytes
+    rows = min((memory - nodes * NODE_BYTES - buffers) // row, nodes)
+    read = min(buffers, reader.least_bytes + nodes * store.row_width * store.feature_dtype.itemsize)
+    return TableRoom(rows, buffers, read, nodes * NODE_BYTES + rows * row)
 
 
 class RowCache:
@@ -98,11 +123,10 @@ class RowCache:
     def __init__(self, store: Store, place: Tensor, memory: int) -> None:
         nodes, self._place = len(place), place.numpy()
         self._row = row = store.row_width * _ELEMENT
-        self._reader = RowReader(store, min(memory // 8, max(memory // _BUFFERS, _LEAST_BUFFERS)))
-        room = memory - nodes * NODE_BYTES - self._reader.buffer_bytes
-        self.capacity = min(room // (row + _SLOT_BYTES), nodes)
+        self.capacity, buffers, *_ = table_room(store, nodes, memory)
+        self._reader = RowReader(store, _for_buffers(memory))
         if self.capacity < 1:
-            least = memory - room + row + _SLOT_BYTES
+            least = nodes * NODE_BYTES + buffers + row + _SLOT_BYTES
             raise ConfigError(
                 f"memory: expected at least {shown_bytes(least)} for rows of features beside the structure, got "
                 f"{shown_bytes(memory)}"

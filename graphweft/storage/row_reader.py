@@ -88,6 +88,11 @@ class RowReader:
         """Bytes of all buffers."""
         return self._threads * (self._room + 2 * SECTOR + _STACK)
 
+    @property
+    def least_bytes(self) -> int:
+        """Bytes that reading takes beside the rows themselves."""
+        return self._threads * (2 * SECTOR + _STACK)
+
     def plan(self, ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Ranges of ids, (n, 2) for each region, that hold the rows of ``ids``, ascending, each once.
 

@@ -29,9 +29,9 @@ class Estimate(NamedTuple):
 
 
 def batch_estimate(
-    model: nn.Module, width: int, fanouts: Sequence[int], seeds: int, nodes: int, edges: int
+    model: nn.Module, width: int, fanouts: Sequence[int], seeds: int, nodes: int, edges: int, relations: int = 1
 ) -> Estimate:
-    """What a batch takes where draws are uniform."""
+    """What a batch takes where draws are uniform; ``relations``: that lead into a node, each of which draws as many."""
     layers = [out_width(layer) for layer in model.layers] if isinstance(model, Stack) else []
     widths = layers or [max((p.shape[-1] for p in model.parameters() if p.dim() > 1), default=1)] * len(fanouts)
     heads = max((int(getattr(module, "heads", 0)) for module in model.modules()), default=0)
@@ -39,7 +39,7 @@ def batch_estimate(
     typed = isinstance(model, TypedStack) and embeds(model)
     inputs = [widths[0] if typed else width, *widths[:-1]]
     for fanout, out, given in zip(fanouts, reversed(widths), reversed(inputs), strict=False):
-        hop = min(reached * (mean if fanout < 0 else min(fanout, 2 * mean)), float(edges))
+        hop = min(reached * (mean if fanout < 0 else min(fanout * relations, 2 * mean)), float(edges))
         further = nodes - (nodes - reached) * float(np.exp(-hop / max(nodes, 1)))
         rows = reached * (2 * given + 4 * out) + further * (given + 2 * (out if heads else 0))
         if typed:  # which multiplies features first, and computes some of a layer for its sources

@@ -141,15 +141,24 @@ class DiskBatches(FromDisk):
                 f"edge_weight of a store cannot be combined with {kind}, which is no stack of layers; use "
                 "edge_data='ignore'"
             )
-        super().use(edge_data)
+        super().use(edge_data.with_weight(self.ds.edge_weight))
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss, from all in-edges where the model is a stack of layers."""
         with trimmed(self.budget):
-            kept = torch.unique(torch.cat(list(self.rows.values())), sorted=True)
+            kept = self._labelled()
             rows = {part: torch.searchsorted(kept, nodes) for part, nodes in self.rows.items()}
             outputs = self._outputs(kept)
         return evaluation(self.target, outputs, self.ds.y[kept], rows, self.metrics)
+
+    def outputs(self) -> Tensor:
+        """Outputs of the nodes of the splits, ascending."""
+        return self._outputs(self._labelled())
+
+    def _labelled(self) -> Tensor:
+        """The nodes of the splits, ascending."""
+        found: Tensor = torch.unique(torch.cat(list(self.rows.values())), sorted=True)
+        return found
 
     def logits(self) -> Tensor:
         """Outputs of all nodes in the order of the source, shape (N, C)."""

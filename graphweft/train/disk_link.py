@@ -22,6 +22,7 @@ from graphweft.nn.stack import Stack
 from graphweft.storage.memory_size import memory_bytes
 from graphweft.train.disk_batches import EVALUATION, check_mapped
 from graphweft.train.disk_counts import FromDisk
+from graphweft.train.edge_data import EdgeData
 from graphweft.train.link_task import LinkTask, check_link, check_stored_links
 from graphweft.train.metrics import Evaluation
 from graphweft.train.needs import trimmed
@@ -94,16 +95,27 @@ class DiskLinkTask(LinkTask, FromDisk):
         self.ds, self._tables = self._training(self.ds, self.x)
         self.loader = self._loader(self.drawn.batch_size, self.seed)
 
+    def use(self, edge_data: EdgeData) -> None:
+        """As for links in memory; weights of edges were read with the structure."""
+        super().use(edge_data.with_weight(self.ds.edge_weight))
+
     def evaluate(self) -> Evaluation:
         """As for links in memory; what batches took is given back before it, and the other way round."""
         with trimmed(self.budget):
             return super().evaluate()
 
+    def outputs(self) -> Tensor:
+        """As :meth:`logits`: pairs of all nodes are scored."""
+        return self.logits()
+
     def logits(self) -> Tensor:
         """The embeddings, (N, C), from all neighbours in the training graph."""
         assert isinstance(self.model, Stack) and isinstance(self.ds, StoredGraph)  # as was checked
         place = (self.split.graph, self.ds.store, self.ds.row_ids, self.inference.tiles, self._scratch)
-        return StoredInference(self.model, *place).outputs(self.edge_data.inputs)
+        found = StoredInference(self.model, *place).outputs(self.edge_data.inputs)
+        if self.budget is not None:  # what tiles took would lie beside the pairs that are scored
+            POOL.trim()
+        return found
 
 
 __all__ = ["DiskLinkTask"]

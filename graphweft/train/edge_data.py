@@ -69,6 +69,12 @@ class EdgeData:
         found = self.inputs.of_subgraph(kept)
         return EdgeData(EdgeInputs(found.weight, found.attr, fixed=True), self.compiled)
 
+    def with_weight(self, weight: Tensor | None) -> EdgeData:
+        """The same choice over weights that were read meanwhile."""
+        if self.inputs is None or self.inputs.weight is None:
+            return self
+        return EdgeData(EdgeInputs(weight, self.inputs.attr, fixed=True), self.compiled)
+
     def _of(self, inputs: EdgeInputs | None) -> dict[str, Any]:
         if inputs is None:
             return {}

@@ -329,11 +329,16 @@ class Grouped(OnGroups):
         """Score of every split and the validation loss, from all in-edges where the model is a stack of layers."""
         self.let_go()
         with trimmed(self.budget):
-            order = torch.argsort(self._row_ids)
-            outputs = self.inference.outputs(self._row_ids[order].numpy(), self._is_weighted)
+            outputs = self.outputs()
         if not isinstance(self.ds, StoredDataset):
+            order = torch.argsort(self._row_ids)
             outputs = torch.empty_like(outputs).index_copy_(0, order, outputs)
         return evaluation(self.target, outputs, self.ds.y, self.rows, self.metrics)
+
+    def outputs(self) -> Tensor:
+        """Outputs of the nodes of the splits, by their number in the source of parts."""
+        ids, _ = torch.sort(self._row_ids)
+        return self.inference.outputs(ids.numpy(), self._is_weighted)
 
     def logits(self) -> Tensor:
         """Outputs of all nodes in the order of the source, shape (N, C)."""

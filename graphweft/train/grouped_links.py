@@ -7,6 +7,7 @@ neighbours in the training graph.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft._errors import ConfigError, DataError, MemoryBudgetError
+from graphweft._memory import POOL
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.groups import group_bytes, kept_bytes, parts_within
 from graphweft.loader.link_batch import LinkBatch
@@ -94,7 +96,7 @@ class GroupedLinks(OnGroups, LinkTask):
         ds = SimpleNamespace(store=self.store, num_nodes=self.store.num_nodes, row_ids=ids)
         assert isinstance(self.model, Stack)  # as was checked
         held, scoring = link_outputs(self.model, self.store)
-        given = {"model": self.model, "inference": self.inference, "in_memory": False}
+        given = {"model": self.model, "inference": self.inference, "in_memory": False, "outputs": self.logits}
         return SimpleNamespace(ds=ds, rows={"all": ids}, counted=(held, scoring - held), **given)
 
     def evaluate(self) -> Evaluation:
@@ -110,7 +112,10 @@ class GroupedLinks(OnGroups, LinkTask):
     def logits(self) -> Tensor:
         """The embeddings, (N, C), in the order of the source, from all neighbours in the training graph."""
         found = self.inference.outputs(np.arange(self.store.num_nodes))
-        return torch.empty_like(found).index_copy_(0, self._names, found)
+        made = torch.empty_like(found).index_copy_(0, self._names, found)
+        if self.budget is not None:  # what tiles took would lie beside the pairs that are scored
+            POOL.trim()
+        return made
 
     def identity(self) -> dict[str, Any]:
         """What decides the batches, for checkpoints."""
@@ -136,12 +141,12 @@ class _Negatives:
     def tails(self, src: Tensor, amount: int, *, seed: int, stage: int) -> Tensor:
         """(n, amount) nodes that each source has no edge to."""
         rng, own = np.random.default_rng([seed, stage, 1]), self._place[src.numpy()].repeat(amount)
-        _, dst = self._drawn(rng, lambda count: own, len(own))
+        dst = self._drawn(rng, lambda count: own, len(own))[1]
         return torch.from_numpy(self._names[dst]).reshape(-1, amount)
 
     def _drawn(self, rng: np.random.Generator, first: Callable[[int], Ids], count: int) -> tuple[Ids, Ids]:
-        """Pairs of ids of the store; those that are edges or loops are drawn again."""
-        src, dst = first(count).copy(), rng.integers(0, len(self._names), count)
+        """Pairs of ids of the store; those that are edges or loops are drawn again, in place."""
+        src, dst = first(count), rng.integers(0, len(self._names), count)
         for _ in range(_TURNS):
             again = np.flatnonzero(_are_edges(self._store, src, dst) | (src == dst))
             if len(again) == 0:
@@ -155,16 +160,18 @@ class _Negatives:
 
 
 def _are_edges(store: Store, src: Ids, dst: Ids) -> Any:
-    """Which pairs are edges: one pass over the structure."""
+    """Which pairs are edges: one pass over the structure, without another list of all pairs."""
     found, nodes = np.zeros(len(src), np.bool_), store.num_nodes
-    of = np.searchsorted(store.bounds[1:], dst, "right")
-    for number in np.unique(of).tolist():
+    for number, (start, end) in enumerate(itertools.pairwise(store.bounds.tolist())):
+        here = np.flatnonzero((dst >= start) & (dst < end))
+        if not len(here):
+            continue
         offsets, sources = store.structure(number)
-        here = np.flatnonzero(of == number)
         keys = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)) * nodes + sources  # ascending, as rows are
-        wanted = (dst[here] - store.bounds[number]) * nodes + src[here]
+        wanted = (dst[here] - start) * nodes + src[here]
         at = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
         found[here] = keys[at] == wanted if len(keys) else False
+        del here, wanted, at, keys  # before those of the next part
     return found
 
 

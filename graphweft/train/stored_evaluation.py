@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from graphweft._budget import lifted
+from graphweft._budget import lifted, own_bytes
 from graphweft._memory import POOL
 from graphweft.data.stored import StoredDataset
 from graphweft.nn.stack import Stack
@@ -29,6 +29,9 @@ _REAL, _ID = 4, 8
 _LEAST_PIECE, _PIECE_SHARE = 1 << 18, 4  # of a tile: what is read of features at a time
 _BESIDE = 1.45  # times what a tile takes: gaps of the heap, pieces that are read, pages on their way to the disk
 _TRIED = 2  # of the room of a tile: the one that is tried
+_MOST_RUN = 1 << 26  # bytes of a graph, as sizes tell them, whose evaluation is run to see what it takes
+_AGAIN = 1.08  # times what is measured, for another run
+_FLAT = 0.1  # bytes that a byte of a smaller tile saves at least, as sizes tell it
 _TRIALS = 4  # of tiles, each smaller than the one before
 _TILES = 4  # times the least tile, before hidden rows are kept in memory
 
@@ -41,7 +44,7 @@ def evaluation_needs(steps: Any, wanted: int, most: int, measured: int = 0) -> i
         inference.tiles = replace(inference.tiles, kept=most)
         return held + max(measured, scoring)
     if steps.in_memory:
-        return held + scoring + _in_memory(steps, wanted - held - scoring, most - held - scoring)
+        return max(_in_memory(steps, held, wanted - held, most - held), held + scoring)
     store = ds.store
     part = structure_of_part(store)
     widths = [store.row_width, *(out_width(layer) for layer in model.layers)]
@@ -61,15 +64,27 @@ def evaluation_needs(steps: Any, wanted: int, most: int, measured: int = 0) -> i
     room = max(wanted, all_kept if kept else 0) - held - part - kept
     small = _tried_with(steps, least, kept)
     large = _tried_within(steps, room, least, kept)
-    # a tile as large as has room by what that one took, or as the whole graph
-    each = _BESIDE * max(large.taken, 1) / max(large.told, 1)
     whole = max(_largest_tile(store, cost) for cost in costs)
-    tile = max(min(int(room / each), whole), least)
-    granted = int(tile * each)
-    if tile == whole:  # which has room to spare: what any tile takes does not grow with it
-        granted = min(granted, int(_BESIDE * large.grown(tile, small)))
-    inference.tiles = Tiles(tile, kept, granted)
+    tile = max(min(large.told_within(int(room / _BESIDE), small), whole), least)
+    granted = int(_BESIDE * large.grown(tile, small))
+    outputs = _REAL * made[-1].count * widths[-1] if kept else 0  # which are a part of what is held
+    inference.tiles = Tiles(tile, kept + outputs, granted)
+    if max(cost.of(store.num_nodes, store.num_nodes, store.num_edges) for cost in costs) <= _MOST_RUN:
+        return max(_run_bytes(steps), held + scoring)
     return int(max(held + kept + part + max(large.taken, granted), held + scoring))
+
+
+def _run_bytes(steps: Any) -> int:
+    """What an evaluation takes with the tiles that are set, outputs and what it computes once included: it is run."""
+    with lifted():
+        POOL.trim()
+        before = own_bytes()
+        steps.outputs()  # compiles
+        POOL.trim()
+        stays = max(own_bytes() - before, 0)
+        taken, _ = grown_while(steps.outputs)
+        POOL.trim()
+    return stays + int(_AGAIN * taken)
 
 
 def _largest_tile(store: Store, cost: TileCost) -> int:
@@ -96,8 +111,8 @@ def _evaluated(steps: Any) -> NDArray[np.int64]:
     return np.sort(steps.ds.row_ids[rows].numpy())
 
 
-def _in_memory(steps: Any, wanted: int, most: int) -> int:
-    """What an evaluation takes beside its outputs where the structure is in memory."""
+def _in_memory(steps: Any, held: int, wanted: int, most: int) -> int:
+    """What an evaluation takes whose structure is in memory, with ``held`` bytes of outputs."""
     ds, inference = steps.ds, steps.inference
     widths = [ds.store.row_width, *(out_width(layer) for layer in steps.model.layers)]
     hidden = [_REAL * ds.num_nodes * width for width in widths[1:-1]]
@@ -106,10 +121,11 @@ def _in_memory(steps: Any, wanted: int, most: int) -> int:
     all_kept = pairs + _TILES * least
     kept = pairs if all_kept <= max(wanted, most) else 0
     costs = [edge_bytes(w, out, index > 0 and not kept) for index, (w, out) in enumerate(itertools.pairwise(widths))]
-    tile = max(max(wanted, all_kept if kept else 0) - kept, LEAST_WITHIN * max(costs))
-    inference.tiles = Tiles(tile, kept)
+    whole = max(costs) * (ds.num_edges + ds.num_nodes)
+    tile = max(min(max(wanted, all_kept if kept else 0) - kept, whole), LEAST_WITHIN * max(costs))
+    inference.tiles = Tiles(tile, kept + (_REAL * ds.num_nodes * widths[-1] if kept else 0))
     ds.store.piece = max(_LEAST_PIECE, tile // _PIECE_SHARE)
-    return kept + tile
+    return _run_bytes(steps) if whole <= _MOST_RUN else held + kept + tile
 
 
 class TriedTile(NamedTuple):
@@ -119,16 +135,34 @@ class TriedTile(NamedTuple):
     told: int
 
     def grown(self, told: int, small: TriedTile) -> int:
-        """What a larger tile takes, by the line through this one and a ``small`` one, which rises by sizes at least.
+        """What another tile takes, by the line through this one and a ``small`` one.
 
         Example:
             >>> tried = TriedTile(500, 200)
             >>> tried.grown(1000, TriedTile(320, 20)), tried.grown(1000, TriedTile(450, 150))
             (1300, 2500)
+            >>> tried.grown(1000, TriedTile(450, 20)), tried.grown(92, TriedTile(470, 20))
+            (1300, 482)
         """
+        return int(self.taken + self._slope(small, told > self.told) * (told - self.told))
+
+    def told_within(self, room: int, small: TriedTile) -> int:
+        """The largest tile, as sizes tell it, that takes at most ``room`` bytes by that line.
+
+        Example:
+            >>> tried, small = TriedTile(500, 200), TriedTile(410, 20)
+            >>> tried.told_within(1300, small), tried.told_within(455, small), tried.told_within(100, small)
+            (1000, 110, 0)
+        """
+        more = room - self.taken
+        return max(int(self.told + more / self._slope(small, more > 0)), 0)
+
+    def _slope(self, small: TriedTile, beyond: bool) -> float:
+        """Bytes that a byte of a tile takes: ``beyond`` what was tried one at least, as sizes say."""
         more = self.told - small.told
-        slope = (self.taken - small.taken) / more if more > small.told else self.taken / max(self.told, 1)
-        return int(self.taken + max(slope, 1.0) * max(told - self.told, 0))
+        rises = more > 0 and self.taken > small.taken
+        slope = (self.taken - small.taken) / more if rises else self.taken / max(self.told, 1)
+        return max(slope, 1.0 if beyond else _FLAT)
 
 
 def _tried_within(steps: Any, room: int, least: int, kept: int) -> TriedTile:

@@ -9,6 +9,7 @@ which follow from sizes; what a batch takes is measured on one.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -18,17 +19,17 @@ import torch
 from torch import nn
 
 from graphweft._budget import lifted, own_bytes
-from graphweft._memory import POOL
+from graphweft._memory import POOL, heap_bytes
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.disk import AHEAD, batch_bytes
-from graphweft.loader.disk_feed import drawing_threads
+from graphweft.loader.disk_feed import batches_known, drawing_threads
 from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.loader.group_loader import GroupLoader, PlannedGroup
 from graphweft.loader.groups import Group, group_bytes, kept_bytes, part_bytes, read_group
 from graphweft.nn.stack import Stack
 from graphweft.storage.flat_rows import flat_rows_of
 from graphweft.storage.piece_rows import COUNT_BYTES, least_piece_memory, most_piece_memory
-from graphweft.storage.row_cache import NODE_BYTES, least_memory, most_memory
+from graphweft.storage.row_cache import NODE_BYTES, least_memory, table_room
 from graphweft.storage.store import Store
 from graphweft.storage.stored_structure import structure_bytes
 from graphweft.train.batch_estimate import batch_estimate
@@ -42,8 +43,8 @@ _REAL, _ID = 4, 8
 _COPIES = 4  # of each parameter: two moments, the best and the last weights
 _SWING = 1.05  # batches differ in size
 _ROWS = 1.15  # and so do their rows, of which a table has to hold all
-_THREADS = 3 << 19  # threads that read and prepare, with their stacks and what their heaps keep of small blocks
-_ROW_THREADS = 2 << 20  # and those that read rows
+_THREADS = 1 << 20  # threads that read and prepare, with their stacks and what their heaps keep of small blocks
+_ROW_THREADS = 1 << 20  # and those that read rows
 _PAGES = 1 << 20  # of the pool, beyond what one step has touched of its last page
 _SEED_BYTES = 48  # of a seed: orders of two epochs, places and numbers of its group
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
@@ -55,6 +56,8 @@ _LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known p
 SPLITTING = 120  # bytes of an edge while edges are held out, beside the structure
 _PAIR_BYTES = 40  # of an edge afterwards: the training graph, and the edges to predict
 _HELD_OUT = 0.11  # of the edges, of which a tenth is in the test by hash
+# bytes of a pair that is ranked: both ends with marks; more while a part is searched for it; its end, place and scores
+_PAIR, _LOOKED_UP, _RANKED = 52, 32, 60
 _PIECES_TRIED = 16  # one in so many bytes of the budget is for rows while a step is tried
 _SHARED = 1.25  # times what sizes say of a batch, before one is measured
 
@@ -65,6 +68,7 @@ class Rehearsed:
 
     Attributes:
         reading: The most while a group is read, that group included.
+        begun: The most while its sampler is made, the group included; no other group is there or read meanwhile.
         group: Of a group that is there, with its sampler.
         held: Of a batch that is ready.
         making: Of what passes while it is made.
@@ -74,6 +78,7 @@ class Rehearsed:
     """
 
     reading: int
+    begun: int
     group: int
     held: int
     making: int
@@ -104,9 +109,12 @@ def link_outputs(model: Stack, store: Store, whole: bool = False) -> tuple[int, 
     ``whole`` structure is in memory.
     """
     rows = _REAL * model.out_features * store.num_nodes
-    held = min(MOST_SCORED, int(_HELD_OUT * store.num_edges))
-    part = 0 if whole else 3 * _ID * int(store.edge_counts.max(initial=0))
-    pairs = (4 if whole else 12) * _ID * RANKED_AMONG * held + part  # ends, places, parts, keys and scores of each
+    held = RANKED_AMONG * min(MOST_SCORED, int(_HELD_OUT * store.num_edges))
+    pairs = 4 * _ID * held
+    if not whole:
+        inside = int(np.diff(store.bounds).max(initial=0)) / max(store.num_nodes, 1)  # of the pairs lead into one part
+        pairs = int(held * max(_PAIR + _LOOKED_UP * inside, _RANKED))
+        pairs += 3 * _ID * int(store.edge_counts.max(initial=0))
     return rows + (2 * _ID + _REAL) * store.num_nodes, rows + max(rows, pairs)
 
 
@@ -119,11 +127,16 @@ def _beside(model: nn.Module, store: Store, fanouts: Sequence[int], seeds: int, 
     # a step of typed layers is told too low by its rows: several parts are tried where all columns of the model fit,
     # which are one more for each node of a type without features
     width = store.row_width if count == 1 else store.num_features
-    found = batch_estimate(model, width, fanouts, min(seeds, nodes), nodes, edges)
+    found = batch_estimate(model, width, fanouts, min(seeds, nodes), nodes, edges, _relations_in(store))
     batch = int(_SHARED * (found.step + found.rows * _REAL * width))
     # an evaluation takes what groups have given back
     groups = group_bytes(store, count, 0)
     return _COPIES * weights + _PROGRAMS + _UNASKED + max(batch, _EVALUATES + structure_of_part(store) + held - groups)
+
+
+def _relations_in(store: Store) -> int:
+    """The most relations that lead into a type of nodes; 1 without types."""
+    return 1 if store.types is None else max(Counter(dst for _, _, dst in store.types.relations).values(), default=1)
 
 
 def least_told(estimated: int) -> int:
@@ -173,23 +186,8 @@ def _of_groups(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
     steps.optimizer.zero_grad(set_to_none=True)
     POOL.trim()
     base = _base(steps, budget)
-    numbers = [group.number for group in loader.plan(0)]
-    several, group, reading = len({*numbers}) > 1, int(scale * found.group), int(scale * found.reading)
-    # the next group is read once a batch of this one is done
-    apart = len(numbers) == len({*numbers}) and all(len(g.nodes) <= loader.batch_size for g in loader.plan(0))
-    groups = reading + group if several else reading
-    kept = kept_bytes(loader.source, loader.keep)
-    base = replace(base, data=base.data + kept)
-    ways, most_ahead = {}, loader.most_batches()  # none is prepared beyond its group
-    for way in loader.tried:
-        if way.workers == 0:
-            step = int(_SWING * found.both)
-            alone = replace(base, batches=group, step=max(step, reading if several else reading - group))
-            ways[way] = alone if apart else replace(base, batches=groups, step=step)
-            continue
-        ready, made = min(way.ahead + 1, most_ahead), min(way.workers, most_ahead)
-        batches = int(_SWING * (ready * found.held + made * found.making)) + made * min(_WORKER, found.making)
-        ways[way] = replace(base, batches=groups + batches, step=int(_SWING * found.step) + _PAGES)
+    base = replace(base, data=base.data + kept_bytes(loader.source, loader.keep))
+    ways = _by_way(loader, base, found, scale)
     least = min(ways.values(), key=lambda needs: needs.total)
     fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
     chosen = max(fitting.values(), key=lambda needs: needs.total, default=least)
@@ -202,6 +200,31 @@ def _of_groups(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
         evaluation = evaluation_needs(steps.evaluated_as(), least_room, 0, found.evaluation)
     chosen = replace(chosen, evaluation=evaluation)
     return chosen, list(fitting) or [CoreSplit(0, 0)]
+
+
+def _by_way(loader: GroupLoader, base: Needs, found: Rehearsed, scale: float) -> dict[CoreSplit, Needs]:
+    """The memory of steps under every way to prepare batches; the largest groups are ``scale`` times the measured."""
+    numbers = [group.number for group in loader.plan(0)]
+    several = len({*numbers}) > 1
+    group, reading, begun = (int(scale * size) for size in (found.group, found.reading, found.begun))
+    # the next group is read once a batch of this one is done
+    apart = (
+        several and len(numbers) == len({*numbers}) and all(len(g.nodes) <= loader.batch_size for g in loader.plan(0))
+    )
+    groups = group + reading if several and not apart else group
+    before = max(begun, 0 if several else reading) - groups  # any batch is there; a single group is read
+    ways, most_ahead = {}, loader.most_batches()  # none is prepared beyond its group
+    for way in loader.tried:
+        if way.workers == 0:
+            step = max(int(_SWING * found.both), before, reading if apart else 0)
+            ways[way] = replace(base, batches=groups, step=step)
+            continue
+        ready, made = min(way.ahead + 1, most_ahead), min(way.workers, most_ahead)
+        batches = int(_SWING * (ready * found.held + made * found.making)) + made * min(_WORKER, found.making)
+        batches += reading if apart else 0
+        step = max(int(_SWING * found.step) + _PAGES, before - batches)
+        ways[way] = replace(base, batches=groups + batches, step=step)
+    return ways
 
 
 def check_rows(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], batch_size: int, budget: int) -> None:
@@ -227,7 +250,7 @@ def _of_rows(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], seeds:
     store, nodes = ds.store, ds.num_nodes
     kept, reading = structure_bytes(store)
     weights = sum(p.nbytes for p in model.parameters())
-    found = batch_estimate(model, store.row_width, fanouts, seeds, nodes, store.num_edges)
+    found = batch_estimate(model, store.row_width, fanouts, seeds, nodes, store.num_edges, _relations_in(store))
     rows = least_memory(store, nodes, int(_MET * found.rows))
     if flat_rows_of(store) is not None:
         rows = min(rows, least_piece_memory(store))
@@ -304,13 +327,26 @@ def rows_within(steps: Any, budget: RunBudget) -> RowRooms:
         needs, memory = _beside_rows(steps, budget, needs, at_least, share)
     if not reads_in_pieces(pieces, at_least, memory):
         memory = max(memory, at_least)
-        most = most_memory(store, nodes, found.held, len(steps.loader))
-        return RowRooms(replace(needs, kept=int(share * min(memory, most))), memory, False)
+        kept, read = _rows_taken(steps, found, memory)
+        if kept + read < share * memory:
+            return RowRooms(replace(needs, kept=kept, batches=needs.batches + read), memory, False)
+        return RowRooms(replace(needs, kept=int(share * memory)), memory, False)
     at_least, most = least_piece_memory(store), most_piece_memory(store, found.rows)
     needs = replace(base, batches=int(_SWING * (found.making + found.held)), step=step)
     needs, memory = _beside_rows(steps, budget, needs, at_least, 1.0)
     memory = min(max(memory, at_least), most)
     return RowRooms(replace(needs, kept=memory), memory, True)
+
+
+def _rows_taken(steps: Any, found: Drawn, memory: int) -> tuple[int, int]:
+    """The most that rows with batches drawn ahead take of so many bytes, of which there are only so many; and reading.
+
+    What is read waits for its place while batches are trained on, and not during an evaluation.
+    """
+    store, length = steps.ds.store, len(steps.loader)
+    room = table_room(store, steps.ds.num_nodes, memory - memory // AHEAD)
+    known = batches_known(memory // AHEAD, room.rows, found.told, found.rows, length)
+    return room.taken + known * (found.held + _ID * found.rows), room.read
 
 
 def _beside_rows(steps: Any, budget: RunBudget, needs: Needs, at_least: int, share: float) -> tuple[Needs, int]:
@@ -339,20 +375,24 @@ def _drawn(steps: Any) -> Drawn:
     """Draws a batch, reads its rows and trains on it, without an update."""
     loader = steps.loader
     POOL.trim()
-    before = own_bytes()
     places = torch.arange(min(loader.batch_size, loader.num_items))
+    before = _held_bytes()
     most, made = grown_while(functools.partial(loader.make, places, 0))
-    POOL.trim()
-    held = max(own_bytes() - before, 0)
+    held = max(_held_bytes() - before, 0)
     rows = len(torch.unique(loader.nodes_read(made)))
     batch = loader.with_own_rows(made)
     POOL.trim()
     step, _ = grown_while(functools.partial(steps.gradients, batch))
     told = batch_bytes(made)
-    found = Drawn(max(held, told), max(most - held, 0), step, told, rows)  # some of it lay in what the heap had free
+    found = Drawn(max(held, told), max(most - held, 0), step, told, rows)
     del made, batch
     POOL.trim()
     return found
+
+
+def _held_bytes() -> int:
+    """Bytes of what is there, whatever pages it lies on: batches that are drawn ahead share theirs."""
+    return POOL.stats().lent + heap_bytes()
 
 
 def _left(budget: RunBudget, needs: Needs) -> int:
@@ -401,7 +441,7 @@ def _rehearse(steps: Any, planned: PlannedGroup) -> Rehearsed:
     POOL.trim()
     alone = max(own_bytes() - before, 0)
     preparing, _ = grown_while(functools.partial(loader.ready, planned, group))
-    reading = max(reading, alone + preparing)
+    begun = alone + preparing
     POOL.trim()
     there = own_bytes()
     most, batch = grown_while(functools.partial(loader.batch_of, planned, group, 0))
@@ -414,7 +454,7 @@ def _rehearse(steps: Any, planned: PlannedGroup) -> Rehearsed:
     both, _ = grown_while(functools.partial(_made_and_trained, steps, planned, group))
     steps.let_go()
     evaluation = 0 if isinstance(steps.model, Stack) else _pass_bytes(steps, group)
-    found = Rehearsed(reading, max(there - before, 0), held, max(most - held, 0), step, both, evaluation)
+    found = Rehearsed(reading, begun, max(there - before, 0), held, max(most - held, 0), step, both, evaluation)
     loader.forget()
     del group
     POOL.trim()

@@ -30,6 +30,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,17 +181,21 @@ def graph_in(folder: Path, draw: random.Random, largest: int) -> None:
     np.save(folder / "y.npy", labels)
 
 
-def trained(store: Path, mode: str, memory: int, out: Path | None, epochs: int = 1, macro: Any = None) -> list[float]:
-    """Losses of a run, which goes on where one was begun in ``out``."""
+def trained(store: Path, mode: str, memory: int, out: Path | None, epochs: int = 1, macro: Any = None) -> list[Any]:
+    """What makes the batches of a run, its losses and scores; it goes on where one was begun in ``out``."""
     opened = gw.macro.Store(store)
     torch.manual_seed(0)
-    model = gw.nn.SAGE(opened.num_features, 8, opened.num_classes, num_layers=2)
+    sizes = (opened.num_features, 8, opened.num_classes)
+    if opened.types is None:
+        model: torch.nn.Module = gw.nn.SAGE(*sizes, num_layers=2)
+    else:
+        model = gw.nn.RGCN(*sizes, num_relations=len(opened.types.relations), num_layers=2)
     options: dict[str, Any] = {"fanouts": (4, 3), "batch_size": 256, "seed": 0, "memory": memory, "macro": macro}
     trainer = gw.Trainer(model, opened, mode=mode, out=out, **options)
     if out is not None:
         trainer.resume()
     trainer.fit(epochs - trainer.epoch)
-    return [record.loss for record in trainer.history]
+    return [trainer._batch.identity(), *([record.loss, record.val_acc] for record in trainer.history)]
 
 
 def within(folder: Path, step: Callable[[], Any]) -> Callable[[], dict[str, Any]]:
@@ -348,53 +353,85 @@ def budgets(
     return wrong
 
 
+_PREPARE = "prepare"
+# ways to train that are killed: mode, whether the store is typed, groups
+_TRAININGS: dict[str, tuple[str, bool, str | None]] = {
+    "train": ("macro", False, "parts:2/8+reuse:2+keep:3+neighbours:0.5"),
+    "mini": ("mini", False, None),
+    "auto": ("macro", False, "neighbours:auto"),
+    "first": ("macro", False, "parts:2/8+first:whole"),
+    "typed": ("macro", True, "parts:2/8"),
+    "typed-mini": ("mini", True, None),
+}
+STEPS = (_PREPARE, *_TRAININGS)
+
+
 def kills(count: int, seed: int, largest: int, what: Sequence[str] = ()) -> int:
     """How many kills hit a step under way; a difference ends the script. ``what``: steps, none for all."""
-    draw = random.Random(seed)
+    draw, what = random.Random(seed), what or STEPS
     with tempfile.TemporaryDirectory() as held:
         folder = Path(held)
         files = forked_graph(folder, draw, largest)
 
-        def prepare(out: Path) -> Callable[[], Any]:
-            return lambda: str(
-                gw.macro.prepare_store(files, out, parts=8, memory="128MB", method="multilevel").manifest
-            )
+        def prepare(out: Path, typed: bool = False) -> Callable[[], Any]:
+            options: dict[str, Any] = {"parts": 8, "memory": "1GB" if typed else "128MB"}
+            options["method"] = "hash" if typed else "multilevel"
+            data = partial(dataset_of, files, 3) if typed else lambda: files
+            return lambda: str(gw.macro.prepare_store(data(), out, **options).manifest)
 
-        def train(out: Path) -> Callable[[], Any]:
-            return lambda: trained(
-                folder / "whole", "macro", 256 << 20, out, 4, "parts:2/8+reuse:2+keep:3+neighbours:0.5"
-            )
-
-        def mini(out: Path) -> Callable[[], Any]:
-            return lambda: trained(folder / "whole", "mini", 64 << 20, out, 4)
-
-        hits = 0
-        trainings = ((train, folder / "run"), (mini, folder / "mini"))
-        for step, whole in ((prepare, folder / "whole"), *trainings):
-            if what and step.__name__ not in what and step is not prepare:
+        hits = _killed(_PREPARE, prepare, folder, count if _PREPARE in what else 0, draw)
+        _done("prepare of types", prepare(folder / "typed-store", True))
+        for name, (mode, typed, macro) in _TRAININGS.items():
+            if name not in what:
                 continue
-            begun = time.monotonic()
-            status, expected = forked(step(whole))
-            seconds = time.monotonic() - begun
-            if status:
-                raise SystemExit(f"{step.__name__}: status {status}, {expected}")
-            for number in range(0 if what and step.__name__ not in what else count):
-                out = folder / f"try-{step.__name__}"
-                status, found, tries = 1, None, 0
-                while status != 0:
-                    last = tries >= 3
-                    status, found = forked(step(out), None if last else draw.uniform(0, 1.1 * seconds))
-                    hits += status == -signal.SIGKILL
-                    if status == -signal.SIGKILL and step is prepare and is_store(out):
-                        status, found = 0, str(gw.macro.Store(out).manifest)  # it was killed with all done
-                    tries += 1
-                    if status not in (0, -signal.SIGKILL):
-                        raise SystemExit(f"{step.__name__} after a kill: status {status}, {found}")
-                if found is not None and found != expected:
-                    raise SystemExit(f"{step.__name__} {number}: expected {expected}, got {found}")
-                print(f"{step.__name__} {number}: {tries} tries", flush=True)
-                shutil.rmtree(out)
+            run = partial(
+                trained, folder / ("typed-store" if typed else f"whole-{_PREPARE}"), mode, epochs=4, macro=macro
+            )
+            memory = _tight(folder, run) if name == "auto" else 256 << 20
+
+            def train(out: Path, run: Any = run, memory: int = memory) -> Callable[[], Any]:
+                return lambda: run(memory=memory, out=out)
+
+            hits += _killed(name, train, folder, count, draw)
         return hits
+
+
+def _done(name: str, step: Callable[[], Any]) -> Any:
+    """What a step says that nobody kills."""
+    status, told = forked(step)
+    if status:
+        raise SystemExit(f"{name}: status {status}, {told}")
+    return told
+
+
+def _tight(folder: Path, run: Callable[..., Any]) -> int:
+    """A budget with little room, in which groups keep few of the edges."""
+    refused = _done("a budget", within(folder, lambda: run(memory=1 << 20, out=None)))
+    return int(1.15 * refused["least"])
+
+
+def _killed(name: str, step: Callable[[Path], Callable[[], Any]], folder: Path, count: int, draw: random.Random) -> int:
+    """Kills a step ``count`` times at random, goes on, and compares; how many kills hit."""
+    begun, hits, whole = time.monotonic(), 0, folder / f"whole-{name}"
+    expected = _done(name, step(whole))
+    print(f"{name}: {expected if name == _PREPARE else expected[0]}"[:200], flush=True)
+    seconds = time.monotonic() - begun
+    for number in range(count):
+        out = folder / f"try-{name}"
+        status, found, tries = 1, None, 0
+        while status != 0:
+            status, found = forked(step(out), None if tries >= 3 else draw.uniform(0, 1.1 * seconds))
+            hits += status == -signal.SIGKILL
+            if status == -signal.SIGKILL and name == _PREPARE and is_store(out):
+                status, found = 0, str(gw.macro.Store(out).manifest)  # it was killed with all done
+            tries += 1
+            if status not in (0, -signal.SIGKILL):
+                raise SystemExit(f"{name} after a kill: status {status}, {found}")
+        if found is not None and found != expected:
+            raise SystemExit(f"{name} {number}: expected {expected}, got {found}")
+        print(f"{name} {number}: {tries} tries", flush=True)
+        shutil.rmtree(out)
+    return hits
 
 
 def main() -> None:
@@ -403,7 +440,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--first", type=int, default=0, help="of budgets: cases that were run before")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", nargs="+", choices=["prepare", "train", "mini"], default=[], help="of kills; all")
+    parser.add_argument("--steps", nargs="+", choices=STEPS, default=[], help="of kills; all")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["plain"], help="of budgets, one after another")
     parser.add_argument("--largest", type=int, default=200_000, help="nodes")
     options = parser.parse_args()

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 import graphweft as gw
+from graphweft.data.stored_graph import StoredGraph
 from graphweft.storage.block_file import BlockFile
 from graphweft.storage.replacement import lru_misses, optimal_misses
 from graphweft.storage.stored_structure import structure_bytes
@@ -306,3 +308,18 @@ def test_the_least_that_sizes_name_is_enough_once_it_is_measured(tmp_path: Path)
     with pytest.raises(gw.errors.MemoryBudgetError) as refused:
         made(10 << 20)
     assert made(refused.value.least).needs is not None
+
+
+@pytest.mark.parametrize("task", ["nodes", "link"])
+def test_a_refusal_of_a_weighted_store_reads_no_edges(task: str, ds: gw.Dataset, tmp_path: Path) -> None:
+    weight = torch.rand(ds.num_edges, generator=torch.Generator().manual_seed(0))
+    gw.macro.prepare_store(replace(ds, edge_weight=weight), tmp_path / "s", parts=4, method="hash")
+    stored = StoredGraph(gw.macro.Store(tmp_path / "s"))
+    model = gw.nn.SAGE(ds.num_features, 8, 8 if task == "link" else ds.num_classes, num_layers=2)
+    options: dict[str, Any] = {"mode": "mini", "task": task, "fanouts": (3, 3), "batch_size": 32}
+    with pytest.raises(gw.errors.MemoryBudgetError, match="memory: expected at least"):
+        gw.Trainer(model, stored, memory="1MB", **options)
+    assert stored._graph is None and stored.edge_weight is not None and not stored.edge_weight.numel()
+    ends = zip(*(e.tolist() for e in stored.graph.edges()), stored.edge_weight.tolist(), strict=True)
+    known = zip(*(e.tolist() for e in ds.graph.edges()), weight.tolist(), strict=True)
+    assert sorted(ends) == sorted(known)  # both are read together

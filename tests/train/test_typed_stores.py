@@ -21,6 +21,7 @@ from graphweft.loader.groups import read_group
 from graphweft.loader.hubs import influence, pin_hubs
 from graphweft.run import run
 from graphweft.storage.piece_rows import least_piece_memory
+from graphweft.train.batch_estimate import batch_estimate
 from graphweft.train.spec import TrainSpec
 
 PARTS, MEMORY = 4, 1_200_000  # about half of the rows have room
@@ -442,3 +443,19 @@ def test_the_least_of_typed_groups_counts_rows_as_they_are_stored(tmp_path: Path
         return gw.Trainer(model, store, mode="macro", fanouts=(5, 5), batch_size=256, seed=0, memory=memory)
 
     assert store.num_features > authors and _least_that_trains(1_000_000, trainer) < 80_000_000
+
+
+def test_every_relation_draws_as_many_in_what_sizes_say_of_a_batch() -> None:
+    """Against draws by NumPy: distinct nodes that a batch reaches in a typed graph of even degrees."""
+    rng, types, nodes, degree, fanouts, seeds = np.random.default_rng(0), 3, 4_000, 6, (2, 2), 100
+    count, reached = types * nodes, np.arange(seeds)
+    for fanout in fanouts:  # each node draws so many of the sources of every relation into it
+        kinds = rng.permuted(np.tile(np.arange(degree), (len(reached) * types, 1)), axis=1)[:, :fanout]
+        keys = (np.repeat(reached, types) * types + np.tile(np.arange(types), len(reached)))[:, None] * degree + kinds
+        drawn = np.random.default_rng(1).integers(0, nodes, count * types * degree)[keys.ravel()]
+        of = np.repeat(np.tile(np.arange(types), len(reached)), fanout)
+        reached = np.union1d(reached, of * nodes + drawn)
+    model = gw.nn.HGT(8, 16, 3, num_relations=types * types, num_node_types=types)
+    found = batch_estimate(model, 8, fanouts, seeds, count, count * types * degree, types)
+    assert found.rows == pytest.approx(len(reached), rel=0.1)
+    assert batch_estimate(model, 8, fanouts, seeds, count, count * types * degree).rows < 0.5 * len(reached)
