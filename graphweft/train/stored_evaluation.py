@@ -160,7 +160,7 @@ class TriedTile(NamedTuple):
     def _slope(self, small: TriedTile, beyond: bool) -> float:
         """Bytes that a byte of a tile takes: ``beyond`` what was tried one at least, as sizes say."""
         more = self.told - small.told
-        rises = more > 0 and self.taken > small.taken
+        rises = more > small.told and self.taken > small.taken  # tiles of about one size tell no slope
         slope = (self.taken - small.taken) / more if rises else self.taken / max(self.told, 1)
         return max(slope, 1.0 if beyond else _FLAT)
 
