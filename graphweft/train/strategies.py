@@ -26,8 +26,13 @@ from graphweft.train.plan import GraphStatistics, Strategy
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.99, 1.0)
 PAGES = "new memory"
 _TERMS = {
-    **{"rows": "elementwise", "plain": "elementwise", "sparse": "gather"},
-    **{"draw": "sampling", "call": "calls", "epoch": "calls", "pages": PAGES},
+    "rows": "elementwise",
+    "plain": "elementwise",
+    "sparse": "gather",
+    "draw": "sampling",
+    "call": "calls",
+    "epoch": "calls",
+    "pages": PAGES,
 }
 _WALKS = "edge values"
 
