@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Of several workers (``-n``) each has one thread, which sleeps while it waits; tests of threads ask for theirs.
     """
     os.environ["PYTHONSAFEPATH"] = "1"
+    # pytest listens to loggers that do not propagate, and torch would tell it, at length, of each thing that it traces.
+    logging.getLogger("torch.__trace").propagate = True
     if getattr(config.option, "numprocesses", None):
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -17,16 +17,25 @@ Rule = Callable[[Builder, Value], Value | None]
 
 
 def rewrite(program: Program, rule: Rule) -> Program:
-    """Applies ``rule`` to every value once, operands first. A replacement must have the type of what it replaces."""
+    """Applies ``rule`` to every value once, operands first. A replacement must have the type of what it replaces.
+
+    Returns: ``program`` itself where nothing changes.
+    """
     builder = Builder()
     new: dict[Value, Value] = {}
     for value in program.values:
-        rebuilt = value if value.op in LEAVES else builder.like(value, tuple(new[operand] for operand in value.inputs))
-        replacement = None if value.op in LEAVES else rule(builder, rebuilt)
-        if replacement is not None and not _compatible(replacement, rebuilt):
+        if value.op in LEAVES:
+            new[value] = value
+            continue
+        rebuilt = builder.like(value, tuple([new[operand] for operand in value.inputs]))
+        replacement = rule(builder, rebuilt)
+        if replacement is None or replacement is rebuilt:
+            new[value] = rebuilt
+        elif _compatible(replacement, rebuilt):
+            new[value] = replacement
+        else:
             raise IRError(f"rewrite: expected a replacement of type {rebuilt.type}, got {replacement.type}")
-        new[value] = rebuilt if replacement is None else replacement
-    return Program(program.inputs, tuple((name, new[value]) for name, value in program.outputs))
+    return _with_outputs(program, new)
 
 
 def substitute(program: Program, mapping: Mapping[Value, Value]) -> Program:
@@ -35,7 +44,14 @@ def substitute(program: Program, mapping: Mapping[Value, Value]) -> Program:
     new: dict[Value, Value] = dict(mapping)
     for value in program.values:
         if value not in new:
-            new[value] = builder.like(value, tuple(new[operand] for operand in value.inputs))
+            new[value] = builder.like(value, tuple([new[operand] for operand in value.inputs]))
+    return _with_outputs(program, new)
+
+
+def _with_outputs(program: Program, new: Mapping[Value, Value]) -> Program:
+    """``program`` with other values for its outputs; itself where they are the same, since all others follow."""
+    if all(new[value] is value for _, value in program.outputs):
+        return program
     return Program(program.inputs, tuple((name, new[value]) for name, value in program.outputs))
 
 

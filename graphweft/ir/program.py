@@ -8,7 +8,7 @@ Comes in: operations appended through a :class:`Builder` (front ends, gradient r
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,14 @@ class Value:
             raise IRError(f"{self.op.name.lower()}: expected a graph operand, got {self.type}")
         return self.type
 
+    @functools.cached_property
+    def shown(self) -> tuple[str, list[str], str]:
+        """The name of the operation, attributes and type, as a program prints them."""
+        return self.op.name.lower(), [f"{k}={v}" for k, v in self.attrs if not _is_default(k, v)], str(self.type)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"op": self.op, "inputs": self.inputs, "attrs": self.attrs, "type": self.type}  # not what is cached
+
     def __repr__(self) -> str:
         return f"<{self.op.name.lower()} {self.type}>"
 
@@ -67,6 +75,9 @@ class Program:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(topological([v for _, v in self.outputs], self.inputs)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"inputs": self.inputs, "outputs": self.outputs, "values": self.values}  # not what is cached
 
     def input(self, name: str) -> Value:
         """The input called ``name``."""
@@ -101,35 +112,31 @@ class Program:
     def text(self) -> str:
         """The printed form; equal texts mean equal programs."""
         names = number(self.values)
-        lines = [
-            f"{names[v]} = {v.op.name.lower()}({', '.join([names[i] for i in v.inputs] + _shown(v.attrs))}) : {v.type}"
-            for v in self.values
-        ]
+        lines = []
+        for value in self.values:
+            name, attrs, kind = value.shown
+            lines.append(f"{names[value]} = {name}({', '.join([names[i] for i in value.inputs] + attrs)}) : {kind}")
         returned = ", ".join(f"{name}={names[value]}" for name, value in self.outputs)
         return "\n".join([*lines, f"return {returned}"])
 
 
-def topological(roots: Iterable[Value], first: Iterable[Value] = ()) -> Iterator[Value]:
+def topological(roots: Iterable[Value], first: Iterable[Value] = ()) -> list[Value]:
     """Operands before users, ``first`` before everything; stable, without recursion."""
-    seen: set[Value] = set()
-    for value in first:
-        seen.add(value)
-        yield value
-    for root in roots:
-        stack = [(root, iter(root.inputs))]
-        if root in seen:
+    ordered = list(first)
+    begun, left = set(ordered), [*roots][::-1]
+    ended = set(ordered)
+    while left:
+        value = left.pop()
+        if value in ended:
             continue
-        seen.add(root)
-        while stack:
-            value, operands = stack[-1]
-            for operand in operands:
-                if operand not in seen:
-                    seen.add(operand)
-                    stack.append((operand, iter(operand.inputs)))
-                    break
-            else:
-                stack.pop()
-                yield value
+        if value in begun:  # its operands have been seen to
+            ended.add(value)
+            ordered.append(value)
+            continue
+        begun.add(value)
+        left.append(value)
+        left.extend([operand for operand in value.inputs[::-1] if operand not in begun])
+    return ordered
 
 
 def number(values: Iterable[Value]) -> dict[Value, str]:
@@ -137,16 +144,12 @@ def number(values: Iterable[Value]) -> dict[Value, str]:
     names: dict[Value, str] = {}
     count = 0
     for value in values:
-        if value.op in (Op.INPUT, Op.GRAPH):
+        if value.op is Op.INPUT or value.op is Op.GRAPH:
             names[value] = f"%{value['name']}"
         else:
             names[value] = f"%{count}"
             count += 1
     return names
-
-
-def _shown(attrs: Attrs) -> list[str]:
-    return [f"{key}={value}" for key, value in attrs if not _is_default(key, value)]
 
 
 def _is_default(key: str, value: Any) -> bool:

@@ -31,8 +31,9 @@ def verify(program: Program, known: set[Value] | None = None) -> None:
             raise IRError(f"verify: expected every leaf among the inputs, got {value['name']!r}")
         if not SPECS[value.op].accepts(len(value.inputs)):
             raise IRError(f"verify: {value.op.name.lower()} has {len(value.inputs)} operands")
-        if any(operand not in seen for operand in value.inputs):
-            raise IRError(f"verify: an operand of {value.op.name.lower()} comes after it")
+        for operand in value.inputs:
+            if operand not in seen:
+                raise IRError(f"verify: an operand of {value.op.name.lower()} comes after it")
         if value not in verified:
             found = inferred(value.op, [operand.type for operand in value.inputs], dict(value.attrs))
             if found != value.type:

@@ -17,21 +17,6 @@ _MOST_PARTS = 64  # that are joined
 _NEUTRAL = {"mul": 1, "div": 1, "add": 0, "sub": 0}
 
 
-def merge_equal(program: Program) -> Program:
-    """Common subexpressions: values with the same operation, operands and attributes become one."""
-    seen: dict[tuple[object, ...], Value] = {}
-
-    def rule(builder: Builder, value: Value) -> Value | None:
-        return seen.setdefault((value.op, value.inputs, value.attrs), value)
-
-    return rewrite(program, rule)
-
-
-def simplify(program: Program) -> Program:
-    """Identities: reverse of reverse, scale by 1, scale of scale, dropout with p = 0, loops removed twice."""
-    return rewrite(program, _simplify)
-
-
 def _simplify(b: Builder, v: Value) -> Value | None:
     first = v.inputs[0] if v.inputs else None
     if first is None:
@@ -101,9 +86,24 @@ def _simplify_dims(b: Builder, v: Value, first: Value) -> Value | None:
 
 
 def cleanup(program: Program) -> Program:
-    """``simplify`` and ``merge_equal`` until nothing changes."""
+    """Identities, and equal expressions as one, until nothing changes.
+
+    Reverse of reverse, scale by 1, scale of scale, dropout with p = 0, loops removed twice and the like are simplified;
+    values with the same operation, operands and attributes become one.
+    """
     while True:
-        smaller = merge_equal(simplify(program))
+        smaller = rewrite(program, _Simplified())
         if len(smaller.values) == len(program.values):
             return smaller
         program = smaller
+
+
+class _Simplified:
+    """The rule of one walk; it knows the expressions so far."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[object, ...], Value] = {}
+
+    def __call__(self, builder: Builder, value: Value) -> Value:
+        simple = _simplify(builder, value) or value
+        return self._seen.setdefault((simple.op, simple.inputs, simple.attrs), simple)

@@ -228,7 +228,7 @@ class _Run:
         candidates, shared = [program], len(self._rewrites)
         if request.on("demand", 2):
             demanded = self._tidied(self._changed("demand", push_demand, program))
-            if demanded.text != program.text:
+            if demanded is not program and demanded.text != program.text:
                 candidates.append(demanded)
         best, orders, chosen = _choose(candidates, request)
         if best:
@@ -297,6 +297,8 @@ class _Run:
         """What ``change`` makes, verified."""
         with self._blaming(name):
             after = change(before)
+            if after is before:
+                return before
             verify(after, self._verified)
         self._rewrites.append(Rewrite(name, before, after))
         return after
@@ -315,7 +317,7 @@ class _Run:
             raise PassError(f"{name} (after {', '.join(n for n, _ in self.trace)}): {failure}") from failure
 
     def _note(self, name: str, after: Program, before: Program) -> None:
-        if after.text != before.text:
+        if after is not before and after.text != before.text:
             self.trace.append((name, after.text))
 
 

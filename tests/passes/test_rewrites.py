@@ -15,7 +15,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Program
 from graphweft.ir.residency import TensorType
 from graphweft.ir.verify import verify
-from graphweft.passes.cleanup import cleanup, merge_equal, simplify
+from graphweft.passes.cleanup import cleanup
 from graphweft.passes.demand import push_demand
 from graphweft.passes.message import fuse_messages
 from graphweft.passes.opened import open_sums
@@ -100,8 +100,6 @@ def _there_and_back(program: Program) -> Program:
 
 
 REWRITES: dict[str, Callable[[Program], Program]] = {
-    "merge_equal": merge_equal,
-    "simplify": simplify,
     "cleanup": cleanup,
     "messages": fuse_messages,
     "placement": _flip,
