@@ -132,10 +132,11 @@ def _batches_taken(mini: BatchSteps) -> list[Prepared]:
     counts = [size] * (min(count, _DRAWN_BATCHES) - 1) + [last]
     if staged is None:
         found, seen = _rehearsed(mini, counts[0])
-        return [
-            found if not draw else _other(mini, draw * size, n) if seen == counts[0] else _larger(found, n / counts[0], n / counts[0])
-            for draw, n in enumerate(counts)
-        ]
+        made = [found]
+        for draw, n in enumerate(counts[1:], 1):
+            times = n / counts[0]
+            made.append(_other(mini, draw * size, n) if seen == counts[0] else _larger(found, times, times))
+        return made
     first = batch_taken(mini)
     more = [mini.sizes_of(staged[0], draw, seeds) for draw, seeds in enumerate(counts[1:], 1)]
     return [first, *(_prepared(staged[0], sizes, mini.ds.num_classes) for sizes in more)]
