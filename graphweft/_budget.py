@@ -22,9 +22,7 @@ _STATM = Path("/proc/self/statm")
 # Bytes that nobody asks for may take before the next look, as a share of the limit, and what that is at least and at
 # most: the kernels' and torch's own of a large run are more. Free memory is given back before.
 _BETWEEN, _LEAST_BETWEEN, _MOST_BETWEEN = 16, 4 << 20, 16 << 20
-_LARGE = (
-    8 << 20
-)  # bytes of a mapping beyond what was predicted: free memory, in whose gaps it does not fit, goes before
+_LARGE = 8 << 20  # bytes of a mapping beyond what was predicted: free memory goes before, whose gaps it does not fit
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
