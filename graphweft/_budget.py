@@ -19,7 +19,10 @@ from typing import ClassVar
 from graphweft._errors import MemoryBudgetError
 
 _STATM = Path("/proc/self/statm")
-_BETWEEN = 4 << 20  # bytes that nobody asks for may take before the next look; free memory is given back before
+# Bytes that nobody asks for may take before the next look, as a share of the limit, and what that is at least and at
+# most: the kernels' and torch's own of a large run are more. Free memory is given back before.
+_BETWEEN, _LEAST_BETWEEN, _MOST_BETWEEN = 16, 4 << 20, 16 << 20
+_LARGE = 8 << 20  # bytes of a mapping beyond what was predicted: free memory goes before, whose gaps it does not fit
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
@@ -107,12 +110,14 @@ class Budget:
         limit: Bytes that may be taken.
         floor: Own bytes of the process that do not count.
         accounts: Text that tells what takes how much, for the error.
+        expected: Bytes that the run is predicted to take; 0: not known.
         reserve: Tells how many bytes stay free for what nobody asks for, as while programs are compiled.
     """
 
     limit: int
     floor: int = field(default_factory=own_bytes)
     accounts: str = ""
+    expected: int = 0
     reserve: Callable[[], int] | None = None
 
     def used(self) -> int:
@@ -122,10 +127,15 @@ class Budget:
     def admit(self, more: int, release: Callable[[], None]) -> None:
         """``more`` bytes may be taken, if need be after ``release`` gave free memory back.
 
+        Need is as well where the run would take more than it is expected to: gaps are no part of what was predicted.
+
         Raises: MemoryBudgetError.
         """
         reserve = 0 if self.reserve is None else self.reserve()
-        if self.used() + more + max(reserve, _BETWEEN) <= self.limit:
+        between = min(max(self.limit // _BETWEEN, _LEAST_BETWEEN), _MOST_BETWEEN)
+        used = self.used() + more
+        is_expected = more < _LARGE or not self.expected or used <= self.expected
+        if is_expected and used + max(reserve, between) <= self.limit:
             return
         release()
         needed = self.used() + more + reserve

@@ -34,7 +34,7 @@ SMALL = GRAIN  # below this torch's own allocator serves: what would waste most 
 
 _PAGE = mmap.PAGESIZE
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # names of mallopt's options in <malloc.h>
-LEAN = 1 << 20  # bytes of a freed block that a lean heap gives back
+LEAN = 1 << 18  # bytes of a freed block that a lean heap gives back
 _USUAL_MMAPS = 65536  # blocks that the GNU C library maps at most
 
 _NUMPY: dict[torch.dtype, type[np.generic]] = {
@@ -375,7 +375,7 @@ def keep_heap() -> bool:
 
 @functools.cache
 def lean_heap() -> bool:
-    """From now on the C library gives freed blocks of a megabyte and more back at once; whether it can do so.
+    """From now on the C library gives freed blocks of 256 KiB and more back at once; whether it can do so.
 
     Left alone it does so from 128 KiB up, but a block that is freed raises that bound to its own size, up to 32 MiB:
     then tensors of torch's own leave tens of megabytes behind, in gaps that the next ones do not fit.

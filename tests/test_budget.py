@@ -61,6 +61,23 @@ def test_free_memory_is_given_back_before_anything_is_refused() -> None:
         other.trim()
 
 
+@pytest.mark.parametrize(("expected", "kept"), [(0, 64 * MIB), (80 * MIB, 0), (1 << 30, 64 * MIB)])
+def test_free_memory_is_given_back_before_a_run_takes_more_than_was_predicted(expected: int, kept: int) -> None:
+    """64 MiB are free, 72 are asked for: beside each other they are more than 80. Small mappings change nothing."""
+    gc.collect()
+    POOL.trim()
+    with _budget.Budget(4 << 30, expected=expected).enforced():
+        held = POOL.empty((64 * MIB,), torch.uint8).zero_()
+        del held
+        larger = POOL.empty((72 * MIB,), torch.uint8)
+        assert POOL.stats().mapped - POOL.stats().lent == kept
+        del larger
+        arena = Pool()
+        arena.confine(2 * MIB)
+        assert POOL.stats().mapped - POOL.stats().lent == kept + 72 * MIB
+        arena.trim()
+
+
 def test_the_limit_holds_on_all_threads() -> None:
     failures = []
 

@@ -59,8 +59,8 @@ def allowed(moved: Tensor) -> Tensor:
 
 def is_exact(wanted: Tensor, got: Tensor) -> bool:
     """Whether two finite results differ by a few units in the last place of their largest element at most."""
-    apart = (wanted - got).abs().max()
-    return bool(apart <= _EXACT * wanted.abs().max())
+    apart, largest = (torch.linalg.vector_norm(x, torch.inf) for x in (wanted - got, wanted))
+    return bool(apart <= _EXACT * largest)
 
 
 __all__ = ["RUNS", "SHAKE", "allowed", "is_exact", "noise", "shaken", "shaken_by_place"]

@@ -29,6 +29,7 @@ from graphweft.storage.feature import SparseFeatures
 F64 = torch.float64
 _MOST_KINDS = 3  # integers are below this, and below the rows of any table they look up
 _LARGE = 300.0  # products of two such numbers overflow an exponential without shift
+_STORED = 64  # entries of a row of sparse features at most: each reads a row of what they are multiplied by
 
 Pairs = list[tuple[int, int]]
 _STAR_IN, _STAR_OUT = [(i, 0) for i in range(1, 6)], [(6, i) for i in range(7, 11)]
@@ -124,7 +125,7 @@ class Trial:
         if self.shape.draw == "normal" and type_.rows in self._isolated:
             x[self._isolated[type_.rows]] = 0.0  # what no edge reads may be anything
         if type_.sparse:
-            kept = torch.rand(shape, generator=self._generator) < 0.5
+            kept = torch.rand(shape, generator=self._generator) < min(0.5, _STORED / max(shape[1], 1))
             return SparseFeatures.from_dense(x * kept)
         return x.requires_grad_()
 

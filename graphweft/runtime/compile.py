@@ -25,7 +25,7 @@ from torch import Tensor
 from graphweft import _config
 from graphweft._backward import gradients_from
 from graphweft._errors import CertificateWarning, ConfigError, GraphWeftError
-from graphweft._memory import LEAN, POOL
+from graphweft._memory import POOL
 from graphweft._torch_private import transforms_are_on
 from graphweft.cost import CostModel
 from graphweft.frontend.edge_values import EdgeValues, read
@@ -62,6 +62,7 @@ Features = Tensor | SparseFeatures
 Field = tuple[Tensor, Residency]
 
 _MOST_PLANS = 256
+_ROOM_FOR_BOTH = 1 << 20  # bytes of features beside which what is made of them may lie, though they are given up
 _BESIDE = "beside"  # further graphs among what a second derivative reads
 
 _TENSORS = (Tensor, torch.nn.Parameter)
@@ -329,7 +330,7 @@ class CompiledFunction:
         if not hoisted or any("x" in (*plan.tensors, *plan.fixed) for plan in plans):
             return False
         content, (plan, item) = _content(arguments), next(iter(hoisted.values()))
-        large = x.nbytes >= LEAN and POOL.owns(x) and x.is_contiguous()  # below that room for both is no matter
+        large = x.nbytes >= _ROOM_FOR_BOTH and POOL.owns(x) and x.is_contiguous()
         here = large and len(hoisted) == 1 and plan.fits_over(item, "x")
         for plan, item in hoisted.values():
             self._hoisted.get(plan, item, content, over="x" if here else None, columns=columns)

@@ -448,7 +448,8 @@ def _interpreted(call: KernelCall, sizes: Sizes, pool: _Imagined) -> None:
 def _beside(value: Value, sizes: Sizes) -> tuple[float, ...]:
     """What the interpreter takes for a value beside its operands and its result: pieces, or rows in another order.
 
-    Edges of a draw lie in the order of its rows; which ends they have it finds out for every value anew.
+    Edges of a draw lie in the order of its rows, but where it is turned around; which ends they have it finds out for
+    every value anew.
     """
     if value.op is Op.EWISE and value["fn"] in PIECED:
         return (value_bytes(value, sizes),)
@@ -456,7 +457,7 @@ def _beside(value: Value, sizes: Sizes) -> tuple[float, ...]:
         return ()
     graph = value.inputs[0]
     ends = tuple(size * sizes.rows.get(graph.struct.edge, 0) for size in _ENDS)
-    if graph.op is Op.SAMPLE:
+    if graph.op is Op.SAMPLE and not graph.get("turned"):
         return ends
     return *ends, value_bytes(value.inputs[1] if value.op is Op.REDUCE else value, sizes)
 

@@ -47,7 +47,7 @@ from graphweft.train.inference import USUAL_TILE
 from graphweft.train.macro_needs import macro_taken
 from graphweft.train.needs import Needs, RunBudget, base_needs, dense_bytes, loss_bytes, rehearse, rehearsed
 from graphweft.train.needs_by_running import PARTLY, evaluation_run, grown_while, kept_buffers
-from graphweft.train.needs_by_sizes import drawn_bytes
+from graphweft.train.needs_by_sizes import drawn_bytes, step_bytes
 from graphweft.train.settle import Features
 
 _TILES = (USUAL_TILE // 16, USUAL_TILE // 4, USUAL_TILE)
@@ -132,10 +132,11 @@ def _batches_taken(mini: BatchSteps) -> list[Prepared]:
     counts = [size] * (min(count, _DRAWN_BATCHES) - 1) + [last]
     if staged is None:
         found, seen = _rehearsed(mini, counts[0])
-        return [
-            found if not draw else _other(mini, draw * size, n) if seen == counts[0] else _larger(found, n / counts[0])
-            for draw, n in enumerate(counts)
-        ]
+        made = [found]
+        for draw, n in enumerate(counts[1:], 1):
+            times = n / counts[0]
+            made.append(_other(mini, draw * size, n) if seen == counts[0] else _larger(found, times, times))
+        return made
     first = batch_taken(mini)
     more = [mini.sizes_of(staged[0], draw, seeds) for draw, seeds in enumerate(counts[1:], 1)]
     return [first, *(_prepared(staged[0], sizes, mini.ds.num_classes) for sizes in more)]
@@ -166,7 +167,7 @@ def _rehearsed(mini: BatchSteps, count: int) -> tuple[Prepared, int]:
         seeds = -(-count // part)
         if seeds <= seen:
             continue
-        larger = _larger(found, _times_larger(mini, found, seeds / seen, seeds))
+        larger = _larger(found, *(PARTLY * times for times in _times_larger(mini, found, seeds / seen, seeds)))
         if not _has_room(sum(larger.held) + max(sum(larger.making), taken_bytes(larger.step))):
             break
         try:
@@ -175,7 +176,7 @@ def _rehearsed(mini: BatchSteps, count: int) -> tuple[Prepared, int]:
             break
     if seen == count:
         return found, seen
-    return _larger(found, PARTLY * _times_larger(mini, found, count / seen, count)), seen
+    return _larger(found, *(PARTLY * times for times in _times_larger(mini, found, count / seen, count))), seen
 
 
 def _has_room(nbytes: float) -> bool:
@@ -185,28 +186,33 @@ def _has_room(nbytes: float) -> bool:
     return left is None or nbytes <= left
 
 
-def _times_larger(mini: BatchSteps, part: Prepared, times: float, seeds: int) -> float:
-    """By how much a batch of ``seeds``, ``times`` as many, is larger than a part of it, whose neighbourhoods overlap.
+def _times_larger(mini: BatchSteps, part: Prepared, times: float, seeds: int) -> tuple[float, float]:
+    """By how much a batch of ``seeds``, ``times`` as many, is larger than a part of it, and so is its step.
 
-    Sizes tell; and it is made to see, where there is room for one that is as much larger, or for what they say of it.
+    Neighbourhoods overlap, those of more seeds the more: the widest rows may be there once all nodes are reached, while
+    those of inner layers still grow. Sizes tell; and the batch is made to see, where there is room for one that is as
+    much larger, or for what they say of it.
     """
-    most = times * (sum(part.held) + sum(part.making))
+    most, step = times * (sum(part.held) + sum(part.making)), times
     if mini.fanouts:
         counts = seeds, max(round(seeds / times), 1)
         whole, some = (drawn_bytes(mini.model, mini.ds, mini.fanouts, count) for count in counts)
+        more, less = (step_bytes(mini.model, mini.ds, mini.fanouts, count) for count in counts)
+        step = min(times, more / max(less, 1))
         most, times = min(most, _UNLIKE * whole), min(times, _UNLIKE * whole / max(some, 1))
     if not _has_room(most):
-        return times
+        return times, times
     ready, _, _ = rehearse(lambda: mini.loader.make(torch.arange(seeds), 0), lambda batch: None)
-    return min(times, ready / max(sum(part.held), 1))
+    batch = min(times, ready / max(sum(part.held), 1))
+    return batch, max(batch, step) if mini.fanouts else batch
 
 
-def _larger(part: Prepared, times: float) -> Prepared:
-    """A batch with its step whose tensors are so many times as large."""
+def _larger(part: Prepared, times: float, of_step: float) -> Prepared:
+    """A batch whose tensors are so many times as large, and its step, whose own are ``of_step`` times as large."""
     held, making = (tuple(times * size for size in sizes) for sizes in (part.held, part.making))
     step = part.step
-    beside, noted = tuple(times * size for size in step.beside), larger_regions(step.noted, times)
-    return Prepared(held, making, replace(step, beside=beside, by_torch=times * step.by_torch, noted=noted))
+    beside, noted = tuple(times * size for size in step.beside), larger_regions(step.noted, of_step)
+    return Prepared(held, making, replace(step, beside=beside, by_torch=of_step * step.by_torch, noted=noted))
 
 
 def _other(mini: BatchSteps, first: int, count: int) -> Prepared:

@@ -184,12 +184,13 @@ class RunBudget:
     def forget(self) -> None:
         """Nothing is chosen yet."""
         self.needs = self.tile = self._kept = None
+        self._budget.expected = 0
 
     def settle(self, needs: Needs) -> None:
         """Training goes this way, without what finding it took. Raises: MemoryBudgetError where it does not fit."""
         POOL.trim()
         self.check_least(needs)
-        self.needs, self._budget.accounts = needs, needs.text()
+        self.needs, self._budget.accounts, self._budget.expected = needs, needs.text(), needs.running
 
     def planned(self) -> None:
         """The run is planned: what that took at most is a part of its peak."""

@@ -67,12 +67,14 @@ class Part(NamedTuple):
         taken: The most bytes, as they were measured.
         noted: Its regions of the pool, as :meth:`Pool.noting` tells them.
         forms: Bytes of the pool that it leaves behind, as forms of the graph.
+        once: Bytes by which its first run exceeds that, as programs are recorded and tried.
     """
 
     share: float
     taken: Taken
     noted: tuple[tuple[int, int], ...] = ()
     forms: int = 0
+    once: int = 0
 
 
 def evaluation_run(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int) -> tuple[Run, int]:
@@ -131,7 +133,7 @@ def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room:
         for stride in _strides(model, ds, room):
             POOL.trim()
             left = min(room, _budget_room(room), _MOST if stride == 1 else room)  # recording has taken some of it
-            if found and grown(found, 1 / stride, _WORSE).total > left:
+            if found and grown(found, 1 / stride, _WORSE).total + found[-1].once > left:
                 break
             if found and stride > 1 and grown(found, 1.0, _LEAP).total <= min(left, _MOST):
                 continue  # the whole fits for certain
@@ -220,12 +222,12 @@ def grown(found: Sequence[Part], share: float, spare: float = 1.0) -> Taken:
 def _measured(run: Callable[[Any], object], given: Callable[[], Features], share: float = 1.0) -> Part:
     """The most that a second run takes, with the forms of the graph that the first one leaves behind.
 
-    Each has features of its own, as models may keep others beside them, such as dense ones beside sparse ones.
+    The first one takes more, which is told apart. Each has features of its own, as models may keep others beside them, such as dense ones beside sparse ones.
     ``share``: of the whole graph, for the result.
     """
     POOL.trim()
     none = POOL.stats().mapped
-    run(given())
+    first, _ = grown_while(lambda: run(given()))
     POOL.trim()
     forms = POOL.stats().mapped - none
     rows = given()
@@ -233,7 +235,8 @@ def _measured(run: Callable[[Any], object], given: Callable[[], Features], share
     with POOL.noting(noted):
         grown, _ = grown_while(lambda: run(rows))
     pool = POOL.stats().mapped - held
-    return Part(share, Taken(pool + forms, max(0, grown - pool)), tuple(noted), forms)
+    taken = Taken(pool + forms, max(0, grown - pool))
+    return Part(share, taken, tuple(noted), forms, max(0, first - taken.total))
 
 
 def grown_while(run: Callable[[], T]) -> tuple[int, T]:

@@ -55,6 +55,11 @@ def drawn_bytes(model: nn.Module, ds: Dataset, fanouts: Sequence[int], seeds: in
     return found.ids + round(found.rows * _sizes_of(model, ds).row)
 
 
+def step_bytes(model: nn.Module, ds: Dataset, fanouts: Sequence[int], seeds: int) -> int:
+    """Bytes of a step on such a batch, beside it."""
+    return batch_estimate(model, _sizes_of(model, ds).read, fanouts, seeds, ds.num_nodes, ds.num_edges).step
+
+
 @dataclass(frozen=True)
 class _Sizes:
     """What is read off a model and its features.
@@ -120,4 +125,4 @@ def _mini(base: Needs, model: nn.Module, ds: Dataset, drawn: Drawn, sizes: _Size
     return replace(made, evaluation=POOL.page + _REAL * nodes * sizes.evaluated, trims=True)
 
 
-__all__ = ["drawn_bytes", "sized_needs"]
+__all__ = ["drawn_bytes", "sized_needs", "step_bytes"]

@@ -20,9 +20,11 @@ from graphweft._memory import POOL
 from graphweft.ir.ops import Op
 from graphweft.ir.pattern import rewrite
 from graphweft.ir.program import Builder, Program, Value
+from graphweft.ir.residency import Residency, StructType, TensorType
 from graphweft.nn import user_call
 from graphweft.passes import certificate, kept, pipeline
 from graphweft.passes.certificate import MEMORY
+from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial
 
 Rule = Callable[[Builder, Value], Value | None]
 Run = Callable[[], list[Tensor]]
@@ -548,3 +550,30 @@ def test_values_of_one_graph_at_a_time_are_held(monkeypatch: pytest.MonkeyPatch)
     model(lambda: gw.nn.GCN(6, 8, 3))()
     assert len(alive) > 2
     assert set(alive) == {1}
+
+
+def test_trials_of_wide_sparse_features_store_few_entries() -> None:
+    """Each entry reads a row of the weight: 16 rows of 1,433 columns, half of them stored, read 11,000."""
+    builder = Builder()
+    x = [
+        builder.add(Op.INPUT, name=f"x{width}", type=TensorType(Residency.DST, "V", (width,), sparse=True))
+        for width in (8, 1433)
+    ]
+    graph = builder.add(Op.GRAPH, name="graph", type=StructType("V", "V", "E"))
+    trial = Trial(Program((graph, *x), ()), Shape("knots", "normal"), (1, 1), 0)
+    narrow, wide = (trial.inputs[value["name"]] for value in x)
+    assert 0.3 < narrow.nnz / (16 * 8) < 0.7
+    assert 32 * 16 < wide.nnz < 96 * 16
+
+
+def test_a_trial_is_made_without_the_values_of_the_one_before() -> None:
+    builder = Builder()
+    graph = builder.add(Op.GRAPH, name="graph", type=StructType("V", "V", "E"))
+    x = builder.add(Op.INPUT, name="x", type=TensorType(Residency.DST, "V", (3,)))
+    program = Program((graph, x), (("out", builder.add(Op.ADD, x, x)),))
+    alive = list[weakref.ref[Any]]()
+    for bench in certificate._benches(program, Doubled(), (1, 1)):
+        assert not any(before() for before in alive)
+        alive.append(weakref.ref(bench))
+        del bench
+    assert len(alive) == len(SQUARE)

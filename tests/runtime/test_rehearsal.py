@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import graphweft as gw
 from graphweft._config import config
 from graphweft._memory import POOL, lean_heap
+from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Program
-from graphweft.ir.residency import Residency, StructType, TensorType
+from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
+from graphweft.passes.work import Sizes
 from graphweft.runtime import rehearsal
 from graphweft.runtime.compile import Arguments, CompiledFunction
+from graphweft.runtime.footprint import value_bytes
 from graphweft.runtime.rehearsal import Prepared, Run, Taken, taken_by_epochs, taken_bytes
+from graphweft.sample.neighbor import NeighborSampler
 from graphweft.train.needs_by_running import grown_while
 
 MB = 1 << 20
@@ -119,3 +125,27 @@ def test_the_ends_of_edges_that_the_interpreter_finds_are_counted() -> None:
         POOL.trim()
         most, _ = grown_while(lambda: function(arguments))
     assert taken_bytes(Run(plan, sizes)) == pytest.approx(most, rel=0.15)
+
+
+@pytest.mark.own_process
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_of_a_draw_that_is_turned_around_are_put_in_another_order(turned: bool) -> None:
+    """Sums of 8 numbers an edge by the interpreter, into the destinations of a draw and into its sources."""
+    lean_heap()
+    ends = torch.randint(20_000, (2, 300_000), generator=torch.Generator().manual_seed(0))
+    block = NeighborSampler(gw.Graph(*ends, 20_000), [-1]).sample(range(20_000)).blocks[0]
+    builder = Builder()
+    given = builder.add(Op.GRAPH, name="graph", type=StructType("V", "V", "E"))
+    seeds = builder.add(Op.INPUT, name="seeds", type=IndexType("B", "V"))
+    key = builder.add(Op.INPUT, name="key", type=IndexType(None, None))
+    draw = builder.add(Op.SAMPLE, given, seeds, key, fanouts=(-1,), hop=0, turned=turned)
+    kind = TensorType(Residency.EDGE, draw.struct.edge, (8,), torch.float32)
+    made = builder.add(Op.REDUCE, draw, builder.add(Op.INPUT, name="x", type=kind), kind="sum")
+    count, graph = block.num_edges, block.reverse() if turned else block
+    sizes = Sizes({"V": 20_000, "E": count, draw.struct.src: graph.num_src, draw.struct.dst: graph.num_dst})
+    sizes = replace(sizes, rows={**sizes.rows, draw.struct.edge: count})
+    rows = torch.ones(count, 8)
+    evaluate(made, [graph, rows])  # with the forms of the graph
+    POOL.trim()
+    most, _ = grown_while(lambda: evaluate(made, [graph, rows]))
+    assert sum(rehearsal._beside(made, sizes)) + value_bytes(made, sizes) == pytest.approx(most, rel=0.15)

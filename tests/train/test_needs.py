@@ -34,7 +34,7 @@ from graphweft.train.macro import Macro
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.mini_needs import _batches_taken, _rehearsed, _tiled, _times_larger, _tried, _tried_tile
 from graphweft.train.needs import Needs, data_bytes, loss_bytes, rehearsed
-from graphweft.train.needs_by_running import Part, Taken, grown
+from graphweft.train.needs_by_running import PARTLY, Part, Taken, grown
 from graphweft.train.strategies import mini_strategy, seconds_of, unlimited
 
 
@@ -517,7 +517,7 @@ def test_a_batch_that_has_no_room_is_not_trained_on_to_see_what_it_takes(
 
 @pytest.mark.own_process
 def test_a_batch_that_reaches_the_nodes_that_its_part_does_is_made_to_see_how_much_larger_it_is() -> None:
-    """In a room of five times what the part takes, with eight times as many seeds."""
+    """In a room of five times what the part takes, with eight times as many seeds; inner layers of a step grow more."""
     ds = gw.synthetic("reddit", scale=0.0122, seed=516)
     mini = gw.Trainer(make_model("NGCF", ds), ds, mode="mini", fanouts=(10, 10), batch_size=1024)._batch
     assert isinstance(mini, MiniBatch)
@@ -525,9 +525,12 @@ def test_a_batch_that_reaches_the_nodes_that_its_part_does_is_made_to_see_how_mu
     part = _tried(mini, 0, 128)
     taken = sum(part.held) + sum(part.making)
     with Budget(int(5 * taken)).enforced(), lifted():
-        assert 1 <= _times_larger(mini, part, 8.0, 1024) < 3
+        batch, step = _times_larger(mini, part, 8.0, 1024)
+        assert 1 <= batch < step < 3
+    whole = _tried(mini, 0, 1024)
+    assert taken_bytes(whole.step) <= PARTLY * step * taken_bytes(part.step)
     with Budget(int(taken / 2)).enforced(), lifted():
-        assert 1 <= _times_larger(mini, part, 8.0, 1024) < 3  # by sizes alone
+        assert all(1 <= times < 3 for times in _times_larger(mini, part, 8.0, 1024))  # by sizes alone
 
 
 def test_what_torch_takes_in_a_step_beside_the_pool_is_counted() -> None:
