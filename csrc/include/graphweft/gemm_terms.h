@@ -67,6 +67,7 @@ inline void put_term(const gw_term_f32& term, int64_t row, int64_t count, [[mayb
 #endif
 }
 
+#ifndef GW_PLAIN_ROWS
 // How many rows of its table a term reads for rows [row, row + count).
 inline int64_t table_rows(const gw_term_f32& term, int64_t row, int64_t count) {
   return term.edges ? term.edges->indptr[row + count] - term.edges->indptr[row] : count;
@@ -126,6 +127,7 @@ inline int64_t count_looks(const gw_term_f32* terms, int64_t num_terms, const st
   }
   return std::max<int64_t>(1, looks);
 }
+#endif
 
 inline void gemm_terms(int64_t n, int64_t m, const gw_term_f32* terms, int64_t num_terms,
                        const gw_epilogue_f32* epilogue, float* y, int64_t ldy) {
@@ -138,30 +140,35 @@ inline void gemm_terms(int64_t n, int64_t m, const gw_term_f32* terms, int64_t n
   for (int64_t t = 0, first = 0; t < num_terms; first += terms[t++].k)
     gemm_pack_part(panels, k, first, terms[t].k, terms[t].w, terms[t].ldw, terms[t].w_transposed != 0, packed.get());
   const gemm_cut cut(n, k);
-  int64_t widest = 0, put_k = 0;  // columns that are put together: the most of a term, and all
+  int64_t widest = 0;  // columns of a term that are put together
   for (int64_t t = 0; t < num_terms; ++t)
-    if (!reads_in_place(terms[t])) widest = std::max(widest, terms[t].k), put_k += terms[t].k;
+    if (!reads_in_place(terms[t])) widest = std::max(widest, terms[t].k);
   const bool streams = streams_output(shape);
   float* col_sum = epilogue ? epilogue->col_sum : nullptr;
   column_sums sums(col_sum != nullptr, cut.chunks, m);
+#ifndef GW_PLAIN_ROWS
   std::vector<fetched_rows> fetched_by(static_cast<size_t>(num_threads()));
+#endif
   parallel_chunks(cut.chunks, [&](int64_t chunk) {
     const float_buffer partial = num_terms == 1 && cut.blocks == 1 ? float_buffer() : make_buffer(cut.rows * width);
     const float_buffer made = make_buffer(checked_mul(cut.rows, widest));
-    fetched_rows& fetched = fetched_by[size_t(thread_id())];
     const int64_t end = std::min(n, (chunk + 1) * cut.grain);
     for (int64_t row = chunk * cut.grain; row < end; row += cut.rows) {
-      const int64_t count = std::min(cut.rows, end - row), next = row + count;
-      const bool fetches = fetched.row != row || fetched.entries.empty();
+      const int64_t count = std::min(cut.rows, end - row);
+      bool fetches = true;
+      row_queue* queued = nullptr;
+#ifndef GW_PLAIN_ROWS
+      fetched_rows& fetched = fetched_by[size_t(thread_id())];
+      fetches = fetched.row != row || fetched.entries.empty();
       fetched.entries.clear(), fetched.bytes = 0;
       // beyond the chunk too: most often the same thread goes on there
-#ifndef GW_PLAIN_ROWS
-      if (put_k > 0 && next < n) list_rows(terms, num_terms, next, std::min(cut.rows, n - next), fetched);
-#endif
+      const int64_t next = row + count;
+      if (widest > 0 && next < n) list_rows(terms, num_terms, next, std::min(cut.rows, n - next), fetched);
       const row_queue::entry* const coming = fetched.entries.data();
       row_queue ahead(coming, coming + fetched.entries.size(), fetched.bytes,
                       count_looks(terms, num_terms, panels, row, count));
-      row_queue* const queued = fetched.entries.empty() ? nullptr : &ahead;
+      if (!fetched.entries.empty()) queued = &ahead;
+#endif
       for (int64_t t = 0, first = 0; t < num_terms; first += terms[t++].k) {
         const gw_term_f32& term = terms[t];
         const bool in_place = reads_in_place(term);
@@ -171,7 +178,7 @@ inline void gemm_terms(int64_t n, int64_t m, const gw_term_f32* terms, int64_t n
                         x, in_place ? term.ldx : term.k, row, count, partial.get(), sums.row(chunk),
                         in_place ? nullptr : queued, streams);
       }
-      ahead.rest();
+      if (queued) queued->rest();
     }
     finish_streams();
   });
