@@ -1,9 +1,8 @@
 // Sums over the edges of a few rows, once for all products that make them on the way.
 #include "graphweft/edge_sums.h"
 
-#include <type_traits>
-
 #include "graphweft/epilogue.h"
+#include "graphweft/gemm.h"
 #include "graphweft/reduce.h"
 #include "graphweft/row_stream.h"
 
@@ -22,6 +21,7 @@ void sum_tile(const edge_sums& sums, int64_t row, int64_t end, int64_t col, int 
     f32::vec sum[V];
     for (int v = 0; v < V; ++v) sum[v] = f32::vec{};
     for (int64_t e = indptr[row]; e < indptr[row + 1]; ++e) {
+      if (sums.ahead) sums.ahead->look();
       if (e < fetched) prefetch_tile<bytes, false>(x + int64_t(columns[e + ahead]) * sums.ldx);
       const auto* at = x + int64_t(columns[e]) * sums.ldx;
       for (int v = 0; v < V; ++v) sum[v] += tile_io<E, V, Full>::load(at, v, tail);
@@ -33,15 +33,14 @@ void sum_tile(const edge_sums& sums, int64_t row, int64_t end, int64_t col, int 
 
 template <class E>
 void sum_tiles(const edge_sums& sums, int64_t row, int64_t end, float* out, int64_t ldo) {
-  for_each_tile<std::is_same_v<E, f32> ? 8 : 4, f32::lanes>(
-      0, sums.width, [&](auto v, auto full, int64_t col, int tail) {
-        constexpr int vectors = decltype(v)::value;
-        constexpr bool whole = decltype(full)::value;
-        if (sums.edges.wide)
-          sum_tile<E, vectors, whole, int64_t>(sums, row, end, col, tail, out, ldo);
-        else
-          sum_tile<E, vectors, whole, int32_t>(sums, row, end, col, tail, out, ldo);
-      });
+  for_each_tile<edge_sum_vectors<E>, f32::lanes>(0, sums.width, [&](auto v, auto full, int64_t col, int tail) {
+    constexpr int vectors = decltype(v)::value;
+    constexpr bool whole = decltype(full)::value;
+    if (sums.edges.wide)
+      sum_tile<E, vectors, whole, int64_t>(sums, row, end, col, tail, out, ldo);
+    else
+      sum_tile<E, vectors, whole, int32_t>(sums, row, end, col, tail, out, ldo);
+  });
 }
 
 }  // namespace

@@ -3,10 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "graphweft/abi.h"
+#include "graphweft/element.h"
 
 namespace gw {
+
+class row_queue;
 
 struct edge_sums {
   const gw_adjacency& edges;
@@ -16,7 +20,17 @@ struct edge_sums {
   float* col_sum;  // partial sums of the caller, or null
   bool fetches;    // whether rows are fetched shortly before their use; else somebody has brought them near
   bool half = false;
+  row_queue* ahead = nullptr;  // looked at once for an edge and a tile of columns, or null
 };
+
+// Vectors of a row that are summed at once, and how many such tiles of columns a row has.
+template <class E>
+constexpr int edge_sum_vectors = std::is_same_v<E, f32> ? 8 : 4;
+
+inline int64_t edge_sum_tiles(int64_t width, bool half) {
+  const int64_t tile = (half ? edge_sum_vectors<bf16> : edge_sum_vectors<f32>)*int64_t(f32::lanes);
+  return (width + tile - 1) / tile;
+}
 
 // Rows [row, end) to `out`, where row `row` is.
 void sum_rows(const edge_sums& sums, int64_t row, int64_t end, float* out, int64_t ldo);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "graphweft/epilogue.h"
 #include "graphweft/lines.h"
@@ -22,21 +23,43 @@ struct gemm_shape {
   const gw_epilogue_f32* epilogue;  // null: none
 };
 
-// Rows that will be read soon. They are fetched while a product is computed, `rate` rows at a time, so that neither the
-// sums nor the memory waits for the other. A core has few fetches under way: many at once would make the product wait.
-struct row_queue {
-  static constexpr int64_t stride = 4;  // of the inner dimension between two looks at the queue
+// Rows that will be read soon. Their lines are fetched while something is computed, a few at every look, so that
+// neither the sums nor the memory waits for the other. A core has few fetches under way: many at once would make it
+// wait.
+class row_queue {
+ public:
+  static constexpr int64_t stride = 4;  // of a product's inner dimension between two looks
   struct entry {
     const char* at;
     int64_t bytes;
   };
-  const entry* next;
-  const entry* end;
-  int64_t rate;
 
-  GW_INLINE void fetch(int64_t count) {
-    for (; count > 0 && next != end; --count, ++next) fetch_row<2>(next->at, next->bytes);
+  // `bytes`: of all entries; `steps`: how often look() will be called. Lines are taken at the nearest whole number a
+  // look: those that are left at the end are few, and waiting for memory from the beginning costs more.
+  row_queue(const entry* first, const entry* end, int64_t bytes, int64_t steps) : next_(first), end_(end) {
+    const int64_t lines = bytes / line_bytes + (end - first) / 2;  // about: rows begin within lines
+    rate_ = std::max<int64_t>(1, (lines + steps / 2) / steps);
   }
+
+  GW_INLINE void look() { fetch(rate_); }
+  void rest() { fetch(std::numeric_limits<int64_t>::max()); }
+
+ private:
+  GW_INLINE void fetch(int64_t lines) {
+    for (; lines > 0; --lines, line_ += line_bytes) {
+      if (line_ >= row_end_) {
+        if (next_ == end_) return;
+        line_ = next_->at - reinterpret_cast<uintptr_t>(next_->at) % line_bytes;
+        row_end_ = next_->at + next_->bytes;
+        ++next_;
+      }
+      __builtin_prefetch(line_, 0, 2);
+    }
+  }
+
+  const entry *next_, *end_;
+  int64_t rate_ = 1;                                 // lines a look
+  const char *line_ = nullptr, *row_end_ = nullptr;  // of the row under way
 };
 
 // One panel of packed W against a block of rows, over one block of the inner dimension.
@@ -220,7 +243,7 @@ int64_t gemm_rows(const gemm_block& block, int64_t row, int64_t end) {
       }
     };
     const auto look = [&]() GW_INLINE_LAMBDA {
-      if constexpr (Queued) block.ahead->fetch(block.ahead->rate);
+      if constexpr (Queued) block.ahead->look();
     };
     gemm_tile<Rows, Vectors, Lanes>(x, block.ldx, block.depth, block.weights, line, look, tile.t);
     if (block.partial) {

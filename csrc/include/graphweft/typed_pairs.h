@@ -27,22 +27,22 @@ inline constexpr int64_t typed_ahead = 24;
 class coming_rows {
  public:
   void add(const float* row, int64_t bytes) {
-    if (count_ < most) list_[size_t(count_++)] = {reinterpret_cast<const char*>(row), bytes};
+    if (count_ == most) return;
+    list_[size_t(count_++)] = {reinterpret_cast<const char*>(row), bytes};
+    bytes_ += bytes;
   }
   // All of them, in `steps` looks.
-  [[nodiscard]] row_queue queue(int64_t steps) const {
-    return {list_.data(), list_.data() + count_, (count_ + steps - 1) / steps};
-  }
+  [[nodiscard]] row_queue queue(int64_t steps) const { return {list_.data(), list_.data() + count_, bytes_, steps}; }
   // The share `part` of `parts`.
   void fetch(int64_t part, int64_t parts) const {
-    row_queue some{list_.data() + count_ * part / parts, list_.data() + count_ * (part + 1) / parts, count_};
-    some.fetch(count_);
+    for (int64_t i = count_ * part / parts; i < count_ * (part + 1) / parts; ++i)
+      fetch_row<2>(list_[size_t(i)].at, list_[size_t(i)].bytes);
   }
 
  private:
   static constexpr int64_t most = 512;
   std::array<row_queue::entry, most> list_;
-  int64_t count_ = 0;
+  int64_t count_ = 0, bytes_ = 0;
 };
 
 // A typed view of gw_typed_pairs.
