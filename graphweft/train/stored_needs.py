@@ -272,17 +272,26 @@ def fit_rows(steps: Any, budget: RunBudget) -> None:
     Raises: MemoryBudgetError.
     """
     rooms = rows_within(steps, budget)
+    assert rooms.needs is not None  # there is a budget
     budget.settle(rooms.needs)
     steps.budget = budget
     steps.resize(rooms.memory, rooms.pieces)
 
 
 class RowRooms(NamedTuple):
-    """The memory of a run on rows from disk, that of these rows, and whether they are read in pieces."""
+    """The memory of a run on rows from disk.
 
-    needs: Needs
+    Attributes:
+        needs: That of the run; None where it is not bounded.
+        memory: That of the rows and of batches drawn ahead.
+        pieces: Whether rows are read in pieces.
+        rows: That a batch reads.
+    """
+
+    needs: Needs | None
     memory: int
     pieces: bool
+    rows: int
 
     def text(self) -> str:
         """How rows come, in words."""
@@ -329,13 +338,13 @@ def rows_within(steps: Any, budget: RunBudget) -> RowRooms:
         memory = max(memory, at_least)
         kept, read = _rows_taken(steps, found, memory)
         if kept + read < share * memory:
-            return RowRooms(replace(needs, kept=kept, batches=needs.batches + read), memory, False)
-        return RowRooms(replace(needs, kept=int(share * memory)), memory, False)
+            return RowRooms(replace(needs, kept=kept, batches=needs.batches + read), memory, False, found.rows)
+        return RowRooms(replace(needs, kept=int(share * memory)), memory, False, found.rows)
     at_least, most = least_piece_memory(store), most_piece_memory(store, found.rows)
     needs = replace(base, batches=int(_SWING * (found.making + found.held)), step=step)
     needs, memory = _beside_rows(steps, budget, needs, at_least, 1.0)
     memory = min(max(memory, at_least), most)
-    return RowRooms(replace(needs, kept=memory), memory, True)
+    return RowRooms(replace(needs, kept=memory), memory, True, found.rows)
 
 
 def _rows_taken(steps: Any, found: Drawn, memory: int) -> tuple[int, int]:

@@ -354,14 +354,15 @@ def budgets(
 
 
 _PREPARE = "prepare"
-# ways to train that are killed: mode, whether the store is typed, groups
-_TRAININGS: dict[str, tuple[str, bool, str | None]] = {
-    "train": ("macro", False, "parts:2/8+reuse:2+keep:3+neighbours:0.5"),
-    "mini": ("mini", False, None),
-    "auto": ("macro", False, "neighbours:auto"),
-    "first": ("macro", False, "parts:2/8+first:whole"),
-    "typed": ("macro", True, "parts:2/8"),
-    "typed-mini": ("mini", True, None),
+_WIDE = "wide"  # a store of whose rows few have room, and whose parts keep few of their edges
+# ways to train that are killed: mode, store, groups
+_TRAININGS: dict[str, tuple[str, str, str | None]] = {
+    "train": ("macro", f"whole-{_PREPARE}", "parts:2/8+reuse:2+keep:3+neighbours:0.5"),
+    "mini": ("mini", f"whole-{_PREPARE}", None),
+    "auto": ("auto", _WIDE, None),
+    "first": ("macro", f"whole-{_PREPARE}", "parts:2/8+first:whole"),
+    "typed": ("macro", "typed", "parts:2/8"),
+    "typed-mini": ("mini", "typed", None),
 }
 STEPS = (_PREPARE, *_TRAININGS)
 
@@ -373,26 +374,25 @@ def kills(count: int, seed: int, largest: int, what: Sequence[str] = ()) -> int:
         folder = Path(held)
         files = forked_graph(folder, draw, largest)
 
-        def prepare(out: Path, typed: bool = False) -> Callable[[], Any]:
-            options: dict[str, Any] = {"parts": 8, "memory": "1GB" if typed else "128MB"}
-            options["method"] = "hash" if typed else "multilevel"
-            data = partial(dataset_of, files, 3) if typed else lambda: files
-            return lambda: str(gw.macro.prepare_store(data(), out, **options).manifest)
+        def prepare(out: Path, kind: str = "") -> Callable[[], Any]:
+            options: dict[str, Any] = {"parts": 8, "memory": "1GB" if kind else "128MB"}
+            options["method"] = "hash" if kind else "multilevel"
+            data = partial(dataset_of, files, 3) if kind == "typed" else partial(_widened, files) if kind else None
+            return lambda: str(gw.macro.prepare_store(data() if data else files, out, **options).manifest)
 
         hits = _killed(_PREPARE, prepare, folder, count if _PREPARE in what else 0, draw)
-        _done("prepare of types", prepare(folder / "typed-store", True))
-        for name, (mode, typed, macro) in _TRAININGS.items():
+        for kind in {_TRAININGS[name][1] for name in what if name in _TRAININGS} & {"typed", _WIDE}:
+            _done(f"prepare {kind}", prepare(folder / kind, kind))
+        for name, (mode, store, macro) in _TRAININGS.items():
             if name not in what:
                 continue
-            run = partial(
-                trained, folder / ("typed-store" if typed else f"whole-{_PREPARE}"), mode, epochs=4, macro=macro
-            )
+            run = partial(trained, folder / store, mode, epochs=4, macro=macro)
             memory = _tight(folder, run) if name == "auto" else 256 << 20
 
             def train(out: Path, run: Any = run, memory: int = memory) -> Callable[[], Any]:
                 return lambda: run(memory=memory, out=out)
 
-            hits += _killed(name, train, folder, count, draw)
+            hits += _killed(name, train, folder, count, draw, _brings if name == "auto" else None)
         return hits
 
 
@@ -404,17 +404,42 @@ def _done(name: str, step: Callable[[], Any]) -> Any:
     return told
 
 
+def _widened(files: gw.macro.GraphFiles) -> gw.Dataset:
+    """A written graph in memory, with 512 columns of features, so that groups are most of what a run needs."""
+    (src, dst), y = np.load(files.edges), np.load(files.y)
+    x = np.random.default_rng(len(y)).standard_normal((len(y), 512), np.float32)
+    return gw.Dataset("wide", gw.Graph(src, dst, num_nodes=len(y)), x, y, seed=0)
+
+
+def _brings(identity: dict[str, Any]) -> bool:
+    """Whether groups of some of the parts bring neighbours of others."""
+    group, _, parts = str(identity.get("group", "")).partition("/")
+    return bool(identity.get("neighbours")) and group != parts
+
+
 def _tight(folder: Path, run: Callable[..., Any]) -> int:
     """A budget with little room, in which groups keep few of the edges."""
     refused = _done("a budget", within(folder, lambda: run(memory=1 << 20, out=None)))
     return int(1.15 * refused["least"])
 
 
-def _killed(name: str, step: Callable[[Path], Callable[[], Any]], folder: Path, count: int, draw: random.Random) -> int:
-    """Kills a step ``count`` times at random, goes on, and compares; how many kills hit."""
+def _killed(
+    name: str,
+    step: Callable[[Path], Callable[[], Any]],
+    folder: Path,
+    count: int,
+    draw: random.Random,
+    is_meant: Callable[[dict[str, Any]], bool] | None = None,
+) -> int:
+    """Kills a step ``count`` times at random, goes on, and compares; how many kills hit.
+
+    ``is_meant``: whether what makes the batches is what the kills are for.
+    """
     begun, hits, whole = time.monotonic(), 0, folder / f"whole-{name}"
     expected = _done(name, step(whole))
     print(f"{name}: {expected if name == _PREPARE else expected[0]}"[:200], flush=True)
+    if is_meant is not None and not is_meant(expected[0]):
+        raise SystemExit(f"{name}: expected other batches to kill, got {expected[0]}")
     seconds = time.monotonic() - begun
     for number in range(count):
         out = folder / f"try-{name}"
