@@ -363,7 +363,8 @@ def stored_dataset(spec: TrainSpec) -> StoredDataset | None:
             "one without types for a store without types" if store.types is None else "rgcn or hgt for a typed store"
         )
         raise ConfigError(f"model: expected {wanted}, got {spec.model}")
-    return StoredDataset(store) if spec.mode == "macro" else StoredGraph(store, mapped=spec.mode == "mapped")
+    in_parts = spec.mode in ("macro", "auto")
+    return StoredDataset(store) if in_parts else StoredGraph(store, mapped=spec.mode == "mapped")
 
 
 def read_dataset(spec: TrainSpec) -> Dataset:
@@ -422,6 +423,9 @@ def _with_features(spec: TrainSpec, ds: Dataset) -> Dataset:
 def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any) -> Trainer:
     """The trainer of ``spec``, with other keywords where ``changes`` has some."""
     same = [name for name in options_of(TrainSpec) if name in _KEYWORDS and name not in ("model", "ranks")]
+    # a run of mode "auto" is resumed as it was asked for
+    asked = {name: getattr(spec, name) for name in ("mode", "fanouts", "batch_size") if spec.mode == "auto"}
+    stored = asked if isinstance(ds, StoredDataset) else {}
     options: dict[str, Any] = {
         **{name: getattr(spec, name) for name in same},
         **spec.loop_arguments(),
@@ -429,11 +433,11 @@ def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any)
         "fanouts": check_fanouts(spec.fanouts),
         "macro": None if spec.macro is None else Macro(spec.macro, quality=spec.quality),
         "config": spec.identity(),
-        "remember": {**spec.remembered(), **_started_in(spec)},
+        "remember": {**spec.remembered(), **_started_in(spec), **stored},
     }
     trainer = Trainer(model, ds, **{**options, **changes})
-    if spec.mode == "auto" and trainer.mode != "full":  # the run is resumed as it was asked for
-        trainer._remember |= {name: getattr(spec, name) for name in ("mode", "fanouts", "batch_size")}
+    if trainer.mode != "full":
+        trainer._remember |= asked
     return trainer
 
 

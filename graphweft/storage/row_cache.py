@@ -98,10 +98,11 @@ def table_room(store: Store, nodes: int, memory: int) -> TableRoom:
 
 
 def epoch_reads(needed: int, capacity: int, nodes: int, width: int) -> int:
-    """About the bytes that an epoch reads once a table is full, as if batches read any rows alike.
+    """About the bytes that an epoch reads at most once a table is full: as if batches read any rows alike.
 
-    As was measured: of wide rows those are read again that their next use tells to replace; of rows of which a disk
-    reads several at once, twice as many bytes as the rows that have no room.
+    Rows that many batches read stay, so less is read where some nodes are drawn much more than others. As was measured:
+    of wide rows those are read again that their next use tells to replace; of rows of which a disk reads several at
+    once, twice as many bytes as the rows that have no room.
 
     Args:
         needed: Rows that the batches of an epoch read.
