@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from graphweft.train.needs_by_running import grown_while, kept_buffers
 from graphweft.train.stored_evaluation import evaluation_needs, outputs_bytes, structure_of_part
 from graphweft.train.tiles import LEAST_WITHIN
 
+T = TypeVar("T")
 _REAL, _ID = 4, 8
 _COPIES = 4  # of each parameter: two moments, the best and the last weights
 _SWING = 1.05  # batches differ in size
@@ -386,7 +387,7 @@ def _drawn(steps: Any) -> Drawn:
     POOL.trim()
     places = torch.arange(min(loader.batch_size, loader.num_items))
     before = _held_bytes()
-    most, made = grown_while(functools.partial(loader.make, places, 0))
+    most, made = _grown_beside_others(functools.partial(loader.make, places, 0))
     held = max(_held_bytes() - before, 0)
     rows = len(torch.unique(loader.nodes_read(made)))
     batch = loader.with_own_rows(made)
@@ -402,6 +403,15 @@ def _drawn(steps: Any) -> Drawn:
 def _held_bytes() -> int:
     """Bytes of what is there, whatever pages it lies on: batches that are drawn ahead share theirs."""
     return POOL.stats().lent + heap_bytes()
+
+
+def _grown_beside_others(run: Callable[[], T]) -> tuple[int, T]:
+    """As :func:`grown_while`, for what shares pages of the pool with other tensors, whatever it leaves of them."""
+    before, lent = POOL.stats(), POOL.begin_peak()
+    most, found = grown_while(run)
+    after = POOL.stats()
+    taken = after.peak_lent - lent
+    return max(most - max(after.mapped - before.mapped - taken, 0), taken), found
 
 
 def _left(budget: RunBudget, needs: Needs) -> int:
@@ -452,10 +462,10 @@ def _rehearse(steps: Any, planned: PlannedGroup) -> Rehearsed:
     preparing, _ = grown_while(functools.partial(loader.ready, planned, group))
     begun = alone + preparing
     POOL.trim()
-    there = own_bytes()
-    most, batch = grown_while(functools.partial(loader.batch_of, planned, group, 0))
+    there, before_batch = own_bytes(), _held_bytes()
+    most, batch = _grown_beside_others(functools.partial(loader.batch_of, planned, group, 0))
+    held = max(_held_bytes() - before_batch, 0)
     POOL.trim()
-    held = max(own_bytes() - there, 0)
     step, _ = grown_while(functools.partial(steps.rehearse, batch))
     del batch
     steps.let_go()

@@ -4,7 +4,7 @@
     python tests/fuzz/stores.py budgets --kinds weighted typed links --largest 40000
     python tests/fuzz/stores.py kills --count 50 --seed 0
 
-``budgets`` draws a graph, a model and budgets, prepares a store, trains two epochs in mode macro and in mode
+``budgets`` draws a graph, a model and budgets, prepares a store, trains some epochs in mode macro and in mode
 mini, predicts, and compares the memory that each step took with what it was given and what was predicted: anonymous
 memory above that of the process before, the pages of the store's files that the system kept, and those of temporary
 files. A run that is refused is given the least that it names, and has to keep to it; preparing, which may name less
@@ -47,6 +47,7 @@ Sizes()  # nor are those of torch that recording a user's function imports
 _CACHESTAT = 451
 _NEAR = 0.15  # of what was measured
 KINDS = ("plain", "weighted", "typed", "links")
+_EPOCHS, _TRIED = 2, 26  # at least, and batches until every way of preparing them was tried: some hold more than others
 _EVERY = 0.002  # seconds between two looks
 
 
@@ -214,7 +215,7 @@ def within(folder: Path, step: Callable[[], Any]) -> Callable[[], dict[str, Any]
 
 
 def run_of(case: dict[str, Any], store: Path, mode: str, memory: int) -> dict[str, Any] | None:
-    """Trains two epochs and predicts within a budget; what was predicted."""
+    """Trains until every way of preparing batches was tried, and predicts within a budget; what was predicted."""
     opened = gw.macro.Store(store)
     torch.manual_seed(0)
     links, more = case["kind"] == "links", {}
@@ -228,7 +229,7 @@ def run_of(case: dict[str, Any], store: Path, mode: str, memory: int) -> dict[st
     if mode == "macro" and case["neighbours"]:
         options["macro"] = gw.macro.Macro(None, neighbours=case["neighbours"])
     trainer = Trainer(model, opened, mode=mode, memory=memory, seed=0, **options)
-    trainer.fit(2)
+    trainer.fit(max(_EPOCHS, trainer._batch.epochs_until(_TRIED)))
     with contextlib.suppress(gw.errors.MemoryBudgetError):  # results for all nodes may be larger than the budget
         trainer.predict()
     return None if trainer.needs is None else {"total": trainer.needs.total, "text": trainer.needs.text()}
