@@ -103,14 +103,15 @@ def least_beside_links(model: Stack, store: Store, fanouts: Sequence[int], batch
     return fixed + _beside(model, store, fanouts, 4 * batch_size, count, max(held, scoring))
 
 
-def link_outputs(model: Stack, store: Store, whole: bool = False) -> tuple[int, int]:
+def link_outputs(model: Stack, store: Store, whole: bool = False, split: Any = None) -> tuple[int, int]:
     """Bytes of embeddings of all nodes with what numbers them; and, once they are there, of scoring pairs.
 
     As many destinations of each held-out edge as are ranked are drawn together, and looked up part by part unless the
-    ``whole`` structure is in memory.
+    ``whole`` structure is in memory. ``split``: the edges that are held out, where they are known.
     """
     rows = _REAL * model.out_features * store.num_nodes
-    held = RANKED_AMONG * min(MOST_SCORED, int(_HELD_OUT * store.num_edges))
+    edges = int(_HELD_OUT * store.num_edges) if split is None else max(split.val.shape[1], split.test.shape[1])
+    held = RANKED_AMONG * min(MOST_SCORED, edges)
     pairs = 4 * _ID * held
     if not whole:
         inside = int(np.diff(store.bounds).max(initial=0)) / max(store.num_nodes, 1)  # of the pairs lead into one part
