@@ -76,7 +76,7 @@ class TableRoom(NamedTuple):
     """What a table has of some bytes.
 
     Attributes:
-        rows: Rows that it has room for, no more than there are nodes.
+        rows: Rows that it has room for, no more than are on disk.
         buffers: Bytes for what is read before rows have their places.
         read: Bytes of these that are touched at most, while rows are read.
         taken: Bytes that are touched once all of its rows are there.
@@ -92,7 +92,7 @@ def table_room(store: Store, nodes: int, memory: int) -> TableRoom:
     """The table of ``memory`` bytes over so many nodes. It may have no room for a row."""
     reader = RowReader(store, _for_buffers(memory))
     row, buffers = store.row_width * _ELEMENT + _SLOT_BYTES, reader.buffer_bytes
-    rows = min((memory - nodes * NODE_BYTES - buffers) // row, nodes)
+    rows = min((memory - nodes * NODE_BYTES - buffers) // row, store.num_rows)
     read = min(buffers, reader.least_bytes + nodes * store.row_width * store.feature_dtype.itemsize)
     return TableRoom(rows, buffers, read, nodes * NODE_BYTES + rows * row)
 

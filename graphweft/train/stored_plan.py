@@ -215,7 +215,7 @@ def _read(store: Store, batches: int, rooms: RowRooms) -> int:
     if rooms.pieces:  # which are read for the product and for its gradient
         return 2 * batches * rooms.rows * width
     capacity = table_room(store, nodes, rooms.memory - rooms.memory // AHEAD).rows
-    return epoch_reads(batches * rooms.rows, capacity, nodes, width)
+    return epoch_reads(batches * rooms.rows, capacity, store.num_rows, width)
 
 
 __all__ = ["StoredRun", "stored_plan"]
