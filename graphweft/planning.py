@@ -65,7 +65,8 @@ def plan(
         mode: The mode to plan; "auto": the fastest that fits.
         fanouts: For mini-batches, as for :class:`gw.Trainer`.
         batch_size: Likewise.
-        macro: Parts of a group, "parts:B/P", for a store; None with mode "auto": "neighbours:auto". For data in memory
+        macro: Parts of a group, "parts:B/P", for a store; None with mode "auto": "neighbours:auto" where that takes
+            groups and not "mini". For data in memory
             macro-batches of mode "mini", such as "large:1/8", of which one is made with a batch of it, for their memory
             and their seconds.
         device: For mode "mini": a device that takes batches, as for :class:`gw.Trainer`; it is started and measured.

@@ -112,7 +112,7 @@ class Trainer(TrainerFacts):
             with ``loss(graph, x)``.
         macro: For "mini": macro-batches, such as "large:1/8" or "parts:16/128", or a :class:`Macro`; None: none. For
             "macro": "parts:16/128", the parts of a group; None: as many parts of a store as fit into ``memory``, with
-            mode "auto" as "neighbours:auto".
+            mode "auto", where that takes groups and not "mini", as "neighbours:auto".
         memory: Bytes, or a text such as "2GB", that the run may take; one that does not fit is refused with the least
             that would do. On a store, None: a quarter of the machine's memory, for the groups alone.
         accumulate: For "mini": batches whose gradients make one update.
