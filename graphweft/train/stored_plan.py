@@ -109,7 +109,7 @@ def stored_plan(
                 groups = _groups(run, told, macro)
                 strategies += group_strategies(groups, run.ds.store, told)
         except ConfigError as failure:
-            failures.append(failure)
+            failures.append(failure.with_traceback(None))  # whose frames hold what was made
             strategies.append(Strategy(kind, refused=_why(failure, budget)))
         POOL.trim()
     possible = [way for way in strategies if not way.refused]
