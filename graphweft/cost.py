@@ -55,6 +55,8 @@ _DEFAULT: dict[str, tuple[float, ...]] = {
     "epoch": (0.0, 0.0, 4e-4),
     # (unused), (unused), per call that is not replayed from a recording
     "call": (0.0, 0.0, 8e-6),
+    # seconds per in-edge and per byte of parts of a store that are joined to a group, (unused)
+    "join": (5e-8, 1.0e-10, 0.0),
     # (unused), seconds per byte that the system maps anew, (unused)
     "pages": (0.0, 3.0e-10, 0.0),
 }
@@ -210,6 +212,11 @@ def call_work() -> Work:
 def epoch_work() -> Work:
     """What begins and ends an epoch of batches, however many they are."""
     return Work("epoch", 0.0, 0.0)
+
+
+def join_work(edges: int, nbytes: float) -> Work:
+    """Parts of a store with so many in-edges that are joined to groups: sources are looked up, rows copied."""
+    return Work("join", float(edges), float(nbytes))
 
 
 def pages_work(nbytes: float) -> Work:

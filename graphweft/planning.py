@@ -8,41 +8,30 @@ from __future__ import annotations
 
 import copy
 import os
-from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from torch import nn
 
-from graphweft._config import config
 from graphweft._errors import ConfigError
 from graphweft.data.dataset import Dataset
 from graphweft.data.load import load
 from graphweft.data.stored import StoredDataset
-from graphweft.dist.ranks import Ranks
 from graphweft.model_of_spec import make_model
 from graphweft.run import load_dataset, threads_of
 from graphweft.runtime.machine import Machine
 from graphweft.schedule.known_places import as_schedule, is_apart
 from graphweft.storage.store import Store, is_store
-from graphweft.train.chosen import Chosen, Loop
 from graphweft.train.device import on_device
-from graphweft.train.edge_data import edge_data_of
-from graphweft.train.grouped import Grouped
-from graphweft.train.int8_rules import check_priced
-from graphweft.train.macro import Macro, as_macro
-from graphweft.train.model_input import as_read, opened
-from graphweft.train.needs import RunBudget, budget_of
-from graphweft.train.optimizer import make_optimizer
+from graphweft.train.macro import as_macro
 from graphweft.train.option_table import check_drawn
-from graphweft.train.options import GROUPS, MODES, USUAL_BATCH, USUAL_RATE, check_choice, check_fanouts, check_integer
-from graphweft.train.plan import Considered, Plan, Strategy
-from graphweft.train.setup import Drawn, Given
+from graphweft.train.options import MODES, USUAL_BATCH, check_choice, check_fanouts, check_integer
+from graphweft.train.plan import Considered, Plan
+from graphweft.train.plan_in_memory import plan_in_memory
+from graphweft.train.setup import Drawn
 from graphweft.train.spec import TrainSpec
-from graphweft.train.steps import PLANNED, finding_out, planned, sampled
-from graphweft.train.stored_needs import groups_within, rows_within
-from graphweft.train.stored_strategies import StoredNeeds, stored_plan
+from graphweft.train.steps import PLANNED
+from graphweft.train.stored_plan import StoredRun, stored_plan
 
 Model = nn.Module | TrainSpec | str
 Data = Dataset | Store | str | os.PathLike[str]
@@ -76,7 +65,8 @@ def plan(
         mode: The mode to plan; "auto": the fastest that fits.
         fanouts: For mini-batches, as for :class:`gw.Trainer`.
         batch_size: Likewise.
-        macro: Parts of a group, "parts:B/P", for a store; None with mode "auto": "neighbours:auto". For data in memory
+        macro: Parts of a group, "parts:B/P", for a store; None with mode "auto": "neighbours:auto" where that takes
+            groups and not "mini". For data in memory
             macro-batches of mode "mini", such as "large:1/8", of which one is made with a batch of it, for their memory
             and their seconds.
         device: For mode "mini": a device that takes batches, as for :class:`gw.Trainer`; it is started and measured.
@@ -109,15 +99,8 @@ def plan(
     else:
         ds, built = _opened(data), copy.deepcopy(model)
     if isinstance(ds, StoredDataset):
-        macro = GROUPS if macro is None and mode == "auto" else macro
-        inside = Drawn(check_fanouts(fanouts), batch_size or USUAL_BATCH, None, 1, "neighbor", "whole")
-
-        def price(group: Dataset) -> Strategy:
-            return _in_memory(built, group, None, profile, inside, ("mini",), keep_features).strategy
-
-        measured = None if memory is None else partial(_stored_needs, built, ds, memory, inside, as_macro(macro))
-        given = (built, ds, memory, profile, macro, mode, ranks, price)
-        return stored_plan(*given, inside.fanouts, inside.batch_size, measured)
+        run = StoredRun(built, ds, memory, check_fanouts(fanouts), batch_size or USUAL_BATCH, macro)
+        return stored_plan(run, profile, mode, ranks)
     if mode == "macro":
         text = "expected full, mini or auto for data in memory, got macro; graphweft prepare makes a store"
         raise ConfigError(f"mode: {text}")
@@ -126,7 +109,9 @@ def plan(
     shared = as_schedule(schedule, device, "full") or "auto"  # prices are those of the CPU
     drawn = Drawn(check_fanouts(fanouts), batch_size or USUAL_BATCH, as_macro(macro), 1, "neighbor", "whole", shared)
     check_drawn(TrainSpec, mode, {"macro": drawn.macro})
-    found = _in_memory(built, ds, memory, profile, drawn, PLANNED if mode == "auto" else (mode,), keep_features, order)
+    found = plan_in_memory(
+        built, ds, memory, profile, drawn, PLANNED if mode == "auto" else (mode,), keep_features, order
+    )
     if ranks > 1:
         found = replace(found, others=(*found.others, _shared(found, ranks)))
     return found
@@ -136,56 +121,6 @@ def plan_run(spec: TrainSpec, machine: str | None, ranks: int) -> Plan:
     """As :func:`plan`, with the threads that a run of ``spec`` has."""
     with threads_of(spec):
         return plan(spec, machine=machine, ranks=ranks, mode=spec.mode)
-
-
-def _stored_needs(
-    model: nn.Module, ds: StoredDataset, memory: int | str, drawn: Drawn, macro: Macro | None, mode: str
-) -> StoredNeeds:
-    """What a run from a store needs within a budget.
-
-    Raises: MemoryBudgetError where not even the least fits.
-    """
-    _, opened_ds = opened(mode, ds.store)
-    opened_ds, budget = as_read(model, opened_ds, "nodes", memory), RunBudget(memory, opened_ds)
-    chosen = Chosen(None, None, 0.0, None, 0, None, None, None, None, None, (), ())
-    loop = Loop(chosen, opened_ds, "nodes", "accuracy", None)
-    update = loop.update(model, make_optimizer(model, "adam", USUAL_RATE, 0.0, "all"))
-    edges = edge_data_of(model, opened_ds, "use")
-    drawn = drawn._replace(macro=macro)
-    given = Given(model, opened_ds, update, loop, edges, "nodes", mode, Ranks(), drawn, memory=memory)
-    with budget.within():
-        steps = sampled(given)
-        if isinstance(steps, Grouped):
-            needs, found = groups_within(steps, budget)[0], steps.neighbours
-            share, brought = (0.0, 0) if found is None else (found.share, int(found.sizes.nbytes.sum()))
-            return StoredNeeds(needs, steps.group, "from disk", share, brought, steps.ways, found)
-        rooms = rows_within(steps, budget)
-        return StoredNeeds(rooms.needs, 0, rooms.text())
-
-
-def _in_memory(
-    model: nn.Module,
-    ds: Dataset,
-    memory: int | str | None,
-    machine: Machine,
-    drawn: Drawn,
-    modes: tuple[str, ...],
-    keep_features: bool,
-    order: tuple[str, int | None] = ("auto", None),
-) -> Plan:
-    """The plan that a trainer of the same arguments follows; ``order`` of the nodes, and the epochs to come."""
-    ds, ranks = as_read(model, ds, "nodes", memory), Ranks()
-    check_priced(ds)
-    chosen = Chosen(None, None, 0.0, None, 0, None, None, None, None, None, (), ())
-    loop = Loop(chosen, ds, "nodes", "accuracy", None)
-    optimizer = make_optimizer(model, "adam", USUAL_RATE, 0.0, "all")
-    data = (loop.update(model, optimizer), loop, edge_data_of(model, ds, "use"))
-    given = Given(model, ds, *data, "nodes", "auto", ranks, drawn, *order, keep_features=keep_features)
-    budget = budget_of(memory, ds, "full", "nodes", drawn.macro, ranks)
-    asked = given._replace(mode=modes[0] if len(modes) == 1 else "auto")
-    # Nothing is trained here: programs are tried for rewrites that go wrong where they are to run.
-    with config(certify=False), nullcontext() if budget is None else budget.within(), finding_out(asked, budget):
-        return planned(given, budget, machine, modes)[0]
 
 
 def _with(

@@ -60,7 +60,6 @@ from graphweft.train.option_table import options_of
 from graphweft.train.options import (
     EDGE_TASKS,
     EMBEDDING_TASKS,
-    GROUPS,
     LABEL_TASKS,
     LABELS_OF,
     check_fanouts,
@@ -79,6 +78,7 @@ from graphweft.train.spec import DEFAULT_DATA, FOLDS, LOOPING, TYPED, TrainSpec
 from graphweft.train.table_options import TableOptions
 from graphweft.train.trainer import Trainer
 from graphweft.train.usual_of_graphs import usual_of_graphs
+from graphweft.train.whole_store import check_whole
 
 _KEYWORDS = frozenset(inspect.signature(Trainer).parameters)
 
@@ -131,7 +131,7 @@ def _limited(spec: TrainSpec) -> AbstractContextManager[None]:
         return nullcontext()
     stored = is_store(str(spec.data))
     if (spec.mode == "macro" and not stored) or (
-        stored and (spec.task != "nodes" or spec.mode not in ("macro", "mini"))
+        stored and (spec.task != "nodes" or spec.mode not in ("macro", "mini", "auto"))
     ):
         return nullcontext()
     return Budget(memory_bytes(spec.memory)).enforced()
@@ -193,8 +193,17 @@ def _read(spec: TrainSpec, ranks: Ranks) -> tuple[Dataset, nn.Module]:
         check_folder(spec.folder)
         if spec.resume:
             _check_resumable(spec)
+    _check_read_whole(spec)
     ds = read_part_of(spec, ranks) or load_dataset(spec if ranks.is_first else replace(spec, progress=False))
     return ds, make_model(spec, ds)
+
+
+def _check_read_whole(spec: TrainSpec) -> None:
+    """A store that is read into memory has room there. Raises: MemoryBudgetError, DataError."""
+    if spec.memory is not None and spec.mode == "full" and not spec.has_tables and is_store(str(spec.data)):
+        stored = StoredDataset(Store(spec.data))
+        stored.check_trainable()
+        check_whole(make_model(spec, stored), stored, spec.memory)
 
 
 def _facts(spec: TrainSpec, ds: Dataset) -> dict[str, Any]:
@@ -280,9 +289,9 @@ def complete(given: dict[str, Any]) -> TrainSpec:
         given = {"model": "sage", "mode": "mini", **given}
     if given.get("sampler") == "graphs":
         given = {"batch_size": 1, **given}
-    if given.get("mode") == "auto" and is_store(str(given.get("data", ""))):
-        groups = {"macro": GROUPS} if given.get("task", TrainSpec.task) == "nodes" else {}
-        given = {**groups, **given, "mode": "macro"}
+    is_open = given.get("task", TrainSpec.task) == "nodes" and "macro" not in given  # which mode a store is trained in
+    if given.get("mode") == "auto" and is_store(str(given.get("data", ""))) and not is_open:
+        given = {**given, "mode": "macro"}
     spec = TrainSpec(**{**usual_of_graphs(given), **given})
     state = read_last(spec.folder) if spec.resume else None
     if state is None:
@@ -339,7 +348,7 @@ def stored_dataset(spec: TrainSpec) -> StoredDataset | None:
 
     Raises: DataError for a damaged store, ConfigError for options that change features, which are as they were stored.
     """
-    from_disk = spec.mode in ("macro", "mapped") or (spec.mode == "mini" and spec.memory is not None)
+    from_disk = spec.mode in ("macro", "mapped", "auto") or (spec.mode == "mini" and spec.memory is not None)
     if not from_disk or spec.has_tables or spec.scale is not None or not is_store(spec.data):
         return None
     for name, usual in (("features", None), ("normalize", "none")):
@@ -354,7 +363,8 @@ def stored_dataset(spec: TrainSpec) -> StoredDataset | None:
             "one without types for a store without types" if store.types is None else "rgcn or hgt for a typed store"
         )
         raise ConfigError(f"model: expected {wanted}, got {spec.model}")
-    return StoredDataset(store) if spec.mode == "macro" else StoredGraph(store, mapped=spec.mode == "mapped")
+    in_parts = spec.mode in ("macro", "auto")
+    return StoredDataset(store) if in_parts else StoredGraph(store, mapped=spec.mode == "mapped")
 
 
 def read_dataset(spec: TrainSpec) -> Dataset:
@@ -413,6 +423,9 @@ def _with_features(spec: TrainSpec, ds: Dataset) -> Dataset:
 def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any) -> Trainer:
     """The trainer of ``spec``, with other keywords where ``changes`` has some."""
     same = [name for name in options_of(TrainSpec) if name in _KEYWORDS and name not in ("model", "ranks")]
+    # a run of mode "auto" is resumed as it was asked for
+    asked = {name: getattr(spec, name) for name in ("mode", "fanouts", "batch_size") if spec.mode == "auto"}
+    stored = asked if isinstance(ds, StoredDataset) else {}
     options: dict[str, Any] = {
         **{name: getattr(spec, name) for name in same},
         **spec.loop_arguments(),
@@ -420,11 +433,11 @@ def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any)
         "fanouts": check_fanouts(spec.fanouts),
         "macro": None if spec.macro is None else Macro(spec.macro, quality=spec.quality),
         "config": spec.identity(),
-        "remember": {**spec.remembered(), **_started_in(spec)},
+        "remember": {**spec.remembered(), **_started_in(spec), **stored},
     }
     trainer = Trainer(model, ds, **{**options, **changes})
-    if spec.mode == "auto" and trainer.mode != "full":  # the run is resumed as it was asked for
-        trainer._remember |= {name: getattr(spec, name) for name in ("mode", "fanouts", "batch_size")}
+    if trainer.mode != "full":
+        trainer._remember |= asked
     return trainer
 
 

@@ -107,7 +107,7 @@ def test_a_store_is_planned_by_groups(tmp_path: Path) -> None:
     ds = gw.synthetic("cora", scale=0.2)
     store = gw.macro.prepare_store(ds, tmp_path / "store", parts=4)
     model = gw.nn.GCN(ds.num_features, 16, ds.num_classes)
-    plan = gw.plan(model, store, memory="1GB")
+    plan = gw.plan(model, store, memory="1GB", mode="macro")
     assert (plan.mode, plan.strategy.batches, plan.strategy.disk) == ("macro", "groups of 4 of 4 parts", store.nbytes)
     told = gw.Trainer(model, store, mode="macro", memory="1GB").needs
     assert plan.strategy.needs is not None and told is not None

@@ -25,13 +25,12 @@ from graphweft._distinct import distinct, union
 from graphweft._machine import processors
 from graphweft._trace import span
 from graphweft._workers import become_worker
-from graphweft.storage.row_cache import Loaded, RowCache
+from graphweft.storage.row_cache import TOGETHER, Loaded, RowCache
 
 B = TypeVar("B")
 Ids = NDArray[np.int64]
 _OBJECTS = 1 << 14  # bytes of a batch beside its tensors
 _USES = 3  # times the rows of the table: the most uses of rows that are known ahead
-_SHARE = 4  # of the table's rows: what batches that are read together have
 
 
 def drawing_threads() -> int:
@@ -54,7 +53,7 @@ def batches_known(memory: int, capacity: int, size: int, rows: int, length: int)
         [11, 5]
     """
     known = min(memory // max(size, 1) + 1, _USES * capacity // max(rows, 1) + 1, length)
-    in_use = min(max(capacity // _SHARE // max(rows, 1), 1), length)
+    in_use = min(max(capacity // TOGETHER // max(rows, 1), 1), length)
     return known + in_use + drawing_threads()
 
 
@@ -233,7 +232,7 @@ class DiskFeed(Feed[B]):
         ids, count = following[0], 1
         while count < len(known):
             both = union(ids, following[count])
-            if len(both) > self.cache.capacity // _SHARE:
+            if len(both) > self.cache.capacity // TOGETHER:
                 break
             ids, count = both, count + 1
         with span("read rows", "read", batches=count, rows=len(ids)) as details:

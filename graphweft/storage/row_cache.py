@@ -23,6 +23,7 @@ from graphweft._errors import ConfigError
 from graphweft.storage.block_io import aligned_empty
 from graphweft.storage.memory_size import shown_bytes
 from graphweft.storage.replacement import UNKNOWN, farthest
+from graphweft.storage.requests import SECTOR
 from graphweft.storage.row_reader import RowReader
 from graphweft.storage.store import Store
 
@@ -30,6 +31,8 @@ Ids = NDArray[np.int64]
 _ELEMENT = 4  # bytes of a float32, as models read features
 _SLOT_BYTES = 8 + 1 + 24  # a row's id and mark, and what its replacement computes
 _BUFFERS, _LEAST_BUFFERS = 32, 1 << 20  # a share of the memory, and bytes: what is read before rows have their places
+_SEVERAL = 4  # rows that a disk reads at once, from which on those beside a wanted one cost more than they save
+TOGETHER = 4  # of the rows of a table: what batches that are read together have
 NODE_BYTES = 4 + 4 + 4 + 2  # of a node: its place, the node there, its next use and how many
 
 
@@ -73,7 +76,7 @@ class TableRoom(NamedTuple):
     """What a table has of some bytes.
 
     Attributes:
-        rows: Rows that it has room for, no more than there are nodes.
+        rows: Rows that it has room for, no more than are on disk.
         buffers: Bytes for what is read before rows have their places.
         read: Bytes of these that are touched at most, while rows are read.
         taken: Bytes that are touched once all of its rows are there.
@@ -89,9 +92,33 @@ def table_room(store: Store, nodes: int, memory: int) -> TableRoom:
     """The table of ``memory`` bytes over so many nodes. It may have no room for a row."""
     reader = RowReader(store, _for_buffers(memory))
     row, buffers = store.row_width * _ELEMENT + _SLOT_BYTES, reader.buffer_bytes
-    rows = min((memory - nodes * NODE_BYTES - buffers) // row, nodes)
+    rows = min((memory - nodes * NODE_BYTES - buffers) // row, store.num_rows)
     read = min(buffers, reader.least_bytes + nodes * store.row_width * store.feature_dtype.itemsize)
     return TableRoom(rows, buffers, read, nodes * NODE_BYTES + rows * row)
+
+
+def epoch_reads(needed: int, capacity: int, nodes: int, width: int) -> int:
+    """About the bytes that an epoch reads at most once a table is full: as if batches read any rows alike.
+
+    Rows that many batches read stay, so less is read where some nodes are drawn much more than others. As was measured:
+    of wide rows those are read again that their next use tells to replace; of rows of which a disk reads several at
+    once, twice as many bytes as the rows that have no room.
+
+    Args:
+        needed: Rows that the batches of an epoch read.
+        capacity: Rows of the table.
+        nodes: That there are.
+        width: Bytes of a row on disk.
+
+    Example:
+        >>> [epoch_reads(1000, capacity, 100, 256) for capacity in (50, 75, 100)]
+        [256000, 128000, 0]
+        >>> [epoch_reads(1000, capacity, 100, 4096) for capacity in (0, 75, 100)]
+        [4096000, 512000, 0]
+    """
+    without = max(1 - capacity / max(nodes, 1), 0.0)
+    again = min(2 * without, 1.0) if _SEVERAL * width <= SECTOR else without**1.5
+    return int(needed * width * again)
 
 
 class RowCache:

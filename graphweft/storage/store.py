@@ -194,6 +194,11 @@ class Store:
                 first += count
         return tuple(region for region in found if region.end > region.first)
 
+    @property
+    def num_rows(self) -> int:
+        """Nodes that have a row of features: types may have none."""
+        return sum(region.end - region.first for region in self.feature_regions)
+
     @cached_property
     def _region_ends(self) -> NDArray[np.int64]:
         return np.array([region.end for region in self.feature_regions], np.int64)

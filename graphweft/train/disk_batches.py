@@ -129,6 +129,11 @@ class DiskBatches(FromDisk):
         self.loader, made.plan = made, former.plan
 
     @property
+    def row_memory(self) -> int:
+        """Bytes for rows of features and batches drawn ahead."""
+        return self._disk.memory
+
+    @property
     def takes_pieces(self) -> bool:
         """Whether products can read rows a piece at a time."""
         return self._disk.flat is not None and not self._disk.mapped

@@ -79,7 +79,7 @@ class DiskLinkTask(LinkTask, FromDisk):
     def counted(self) -> tuple[int, int]:
         """Bytes of embeddings of all nodes; and, once they are there, of scoring pairs."""
         assert isinstance(self.model, Stack)  # as was checked
-        held, scoring = link_outputs(self.model, self.store, whole=True)
+        held, scoring = link_outputs(self.model, self.store, True, self.split)
         return held, max(scoring - held, 0)
 
     def pooled(self, before: int) -> int:

@@ -95,7 +95,7 @@ class GroupedLinks(OnGroups, LinkTask):
         ids = torch.arange(self.store.num_nodes)
         ds = SimpleNamespace(store=self.store, num_nodes=self.store.num_nodes, row_ids=ids)
         assert isinstance(self.model, Stack)  # as was checked
-        held, scoring = link_outputs(self.model, self.store)
+        held, scoring = link_outputs(self.model, self.store, split=self.split)
         given = {"model": self.model, "inference": self.inference, "in_memory": False, "outputs": self.logits}
         return SimpleNamespace(ds=ds, rows={"all": ids}, counted=(held, scoring - held), **given)
 

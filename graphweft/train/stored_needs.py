@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from graphweft.train.needs_by_running import grown_while, kept_buffers
 from graphweft.train.stored_evaluation import evaluation_needs, outputs_bytes, structure_of_part
 from graphweft.train.tiles import LEAST_WITHIN
 
+T = TypeVar("T")
 _REAL, _ID = 4, 8
 _COPIES = 4  # of each parameter: two moments, the best and the last weights
 _SWING = 1.05  # batches differ in size
@@ -56,8 +57,6 @@ _LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known p
 SPLITTING = 120  # bytes of an edge while edges are held out, beside the structure
 _PAIR_BYTES = 40  # of an edge afterwards: the training graph, and the edges to predict
 _HELD_OUT = 0.11  # of the edges, of which a tenth is in the test by hash
-# bytes of a pair that is ranked: both ends with marks; more while a part is searched for it; its end, place and scores
-_PAIR, _LOOKED_UP, _RANKED = 52, 32, 60
 _PIECES_TRIED = 16  # one in so many bytes of the budget is for rows while a step is tried
 _SHARED = 1.25  # times what sizes say of a batch, before one is measured
 
@@ -102,19 +101,18 @@ def least_beside_links(model: Stack, store: Store, fanouts: Sequence[int], batch
     return fixed + _beside(model, store, fanouts, 4 * batch_size, count, max(held, scoring))
 
 
-def link_outputs(model: Stack, store: Store, whole: bool = False) -> tuple[int, int]:
+def link_outputs(model: Stack, store: Store, whole: bool = False, split: Any = None) -> tuple[int, int]:
     """Bytes of embeddings of all nodes with what numbers them; and, once they are there, of scoring pairs.
 
     As many destinations of each held-out edge as are ranked are drawn together, and looked up part by part unless the
-    ``whole`` structure is in memory.
+    ``whole`` structure is in memory. ``split``: the edges that are held out, where they are known.
     """
     rows = _REAL * model.out_features * store.num_nodes
-    held = RANKED_AMONG * min(MOST_SCORED, int(_HELD_OUT * store.num_edges))
+    edges = int(_HELD_OUT * store.num_edges) if split is None else max(split.val.shape[1], split.test.shape[1])
+    held = RANKED_AMONG * min(MOST_SCORED, edges)
     pairs = 4 * _ID * held
-    if not whole:
-        inside = int(np.diff(store.bounds).max(initial=0)) / max(store.num_nodes, 1)  # of the pairs lead into one part
-        pairs = int(held * max(_PAIR + _LOOKED_UP * inside, _RANKED))
-        pairs += 3 * _ID * int(store.edge_counts.max(initial=0))
+    if not whole:  # with marks, and a part that they are looked up in
+        pairs += _REAL * held + 3 * _ID * int(store.edge_counts.max(initial=0))
     return rows + (2 * _ID + _REAL) * store.num_nodes, rows + max(rows, pairs)
 
 
@@ -272,17 +270,26 @@ def fit_rows(steps: Any, budget: RunBudget) -> None:
     Raises: MemoryBudgetError.
     """
     rooms = rows_within(steps, budget)
+    assert rooms.needs is not None  # there is a budget
     budget.settle(rooms.needs)
     steps.budget = budget
     steps.resize(rooms.memory, rooms.pieces)
 
 
 class RowRooms(NamedTuple):
-    """The memory of a run on rows from disk, that of these rows, and whether they are read in pieces."""
+    """The memory of a run on rows from disk.
 
-    needs: Needs
+    Attributes:
+        needs: That of the run; None where it is not bounded.
+        memory: That of the rows and of batches drawn ahead.
+        pieces: Whether rows are read in pieces.
+        rows: That a batch reads.
+    """
+
+    needs: Needs | None
     memory: int
     pieces: bool
+    rows: int
 
     def text(self) -> str:
         """How rows come, in words."""
@@ -329,13 +336,13 @@ def rows_within(steps: Any, budget: RunBudget) -> RowRooms:
         memory = max(memory, at_least)
         kept, read = _rows_taken(steps, found, memory)
         if kept + read < share * memory:
-            return RowRooms(replace(needs, kept=kept, batches=needs.batches + read), memory, False)
-        return RowRooms(replace(needs, kept=int(share * memory)), memory, False)
+            return RowRooms(replace(needs, kept=kept, batches=needs.batches + read), memory, False, found.rows)
+        return RowRooms(replace(needs, kept=int(share * memory)), memory, False, found.rows)
     at_least, most = least_piece_memory(store), most_piece_memory(store, found.rows)
     needs = replace(base, batches=int(_SWING * (found.making + found.held)), step=step)
     needs, memory = _beside_rows(steps, budget, needs, at_least, 1.0)
     memory = min(max(memory, at_least), most)
-    return RowRooms(replace(needs, kept=memory), memory, True)
+    return RowRooms(replace(needs, kept=memory), memory, True, found.rows)
 
 
 def _rows_taken(steps: Any, found: Drawn, memory: int) -> tuple[int, int]:
@@ -377,7 +384,7 @@ def _drawn(steps: Any) -> Drawn:
     POOL.trim()
     places = torch.arange(min(loader.batch_size, loader.num_items))
     before = _held_bytes()
-    most, made = grown_while(functools.partial(loader.make, places, 0))
+    most, made = _grown_beside_others(functools.partial(loader.make, places, 0))
     held = max(_held_bytes() - before, 0)
     rows = len(torch.unique(loader.nodes_read(made)))
     batch = loader.with_own_rows(made)
@@ -393,6 +400,15 @@ def _drawn(steps: Any) -> Drawn:
 def _held_bytes() -> int:
     """Bytes of what is there, whatever pages it lies on: batches that are drawn ahead share theirs."""
     return POOL.stats().lent + heap_bytes()
+
+
+def _grown_beside_others(run: Callable[[], T]) -> tuple[int, T]:
+    """As :func:`grown_while`, for what shares pages of the pool with other tensors, whatever it leaves of them."""
+    before, lent = POOL.stats(), POOL.begin_peak()
+    most, found = grown_while(run)
+    after = POOL.stats()
+    taken = after.peak_lent - lent
+    return max(most - max(after.mapped - before.mapped - taken, 0), taken), found
 
 
 def _left(budget: RunBudget, needs: Needs) -> int:
@@ -443,10 +459,10 @@ def _rehearse(steps: Any, planned: PlannedGroup) -> Rehearsed:
     preparing, _ = grown_while(functools.partial(loader.ready, planned, group))
     begun = alone + preparing
     POOL.trim()
-    there = own_bytes()
-    most, batch = grown_while(functools.partial(loader.batch_of, planned, group, 0))
+    there, before_batch = own_bytes(), _held_bytes()
+    most, batch = _grown_beside_others(functools.partial(loader.batch_of, planned, group, 0))
+    held = max(_held_bytes() - before_batch, 0)
     POOL.trim()
-    held = max(own_bytes() - there, 0)
     step, _ = grown_while(functools.partial(steps.rehearse, batch))
     del batch
     steps.let_go()

@@ -1,15 +1,13 @@
-"""The plan for a store on disk: how many parts make a group, the memory of the run, the seconds of an epoch.
+"""Groups of parts of a store as strategies of a plan: how they are made, what they read, the seconds of an epoch.
 
-Comes in: a model, a store as a dataset, a budget, and what prices a graph in memory. Goes out: a :class:`Plan`. Called
-by ``gw.plan``. With a budget the memory is found as the trainer finds it. One group is read, twice, since the first
-time checksums are compared: how long it takes is that of the others, and its batches are priced as those of a graph in
-memory.
+Comes in: what groups need of memory, and what of them was asked for. Goes out: a :class:`Strategy` for those that are
+taken and for each other way to make some. Called by ``stored_plan.py``. One group is read, and its batches are priced
+as those of a graph in memory.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from graphweft._errors import ConfigError
+from graphweft._errors import MemoryBudgetError
+from graphweft.cost import join_work
 from graphweft.data.dataset import Dataset
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.group_loader import GroupLoader
@@ -28,117 +27,63 @@ from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.store import Store
 from graphweft.train.needs import Needs
 from graphweft.train.neighbour_choice import Way, reason_against, taken_of, ways_of
-from graphweft.train.options import FIRST, USUAL_BATCH, MacroText, check_macro, split_macro
-from graphweft.train.plan import GraphStatistics, Plan, Strategy, choose
+from graphweft.train.options import FIRST, MacroText, check_macro
+from graphweft.train.plan import Strategy
+from graphweft.train.plan_in_memory import plan_in_memory
 from graphweft.train.samplers import fitting_fanouts
+from graphweft.train.setup import Drawn
 from graphweft.train.tiles import TILE_SHARE
 
 _REAL = 4
 
 
-class StoredNeeds(NamedTuple):
-    """What a mode needs of memory and of the disk.
+class StoredGroups(NamedTuple):
+    """What groups of parts need of memory and of the disk.
 
     Attributes:
-        needs: Memory of the run; None where it is not known.
-        group: Parts of a group; 0 in mode "mini".
-        rows: How rows of features come.
+        needs: Memory of the run; without a budget that of the groups and the model.
+        group: Parts of a group.
         share: How many times its nodes a part brings at most of others.
         brought: Bytes that an epoch reads of neighbours of parts.
         ways: Those to make groups that neighbours were chosen from.
         extra: What each part brings, where it was found.
     """
 
-    needs: Needs | None
+    needs: Needs
     group: int
-    rows: str
     share: float = 0.0
     brought: int = 0
     ways: tuple[Way, ...] = ()
     extra: Neighbours | None = None
 
 
-def stored_plan(
-    model: nn.Module,
-    ds: StoredDataset,
-    memory: int | str | None,
-    machine: Machine,
-    macro: str | None,
-    mode: str,
-    ranks: int,
-    price: Callable[[Dataset], Strategy] | None = None,
-    fanouts: Sequence[int] | None = None,
-    batch_size: int = USUAL_BATCH,
-    measured: Callable[[str], StoredNeeds] | None = None,
-) -> Plan:
-    """Groups of parts, as mode "auto" takes them, or another mode that was asked for.
+def unmeasured(ds: StoredDataset, model: nn.Module, fanouts: Sequence[int] | None, told: MacroText) -> StoredGroups:
+    """What groups are made of, from sizes and edges alone: as if neighbours had as many in-edges as others.
 
-    ``measured``: tells what a mode needs within the budget; None without a budget.
-
-    Raises: ConfigError for a mode that reads no store, MemoryBudgetError for too small a budget.
+    Raises: MemoryBudgetError.
     """
-    _check(mode, ranks)
-    store, budget = ds.store, memory_bytes(memory)
-    item = ds.y.element_size() * (ds.y.shape[1] if ds.y.dim() == 2 else 1)
-    told = MacroText(None) if macro is None else split_macro(macro)
-    stages, pinned, _, keep, *_ = told
-    hubs = 0 if pinned is None else memory_bytes(pinned, "hubs")
-    fitting = partial(parts_within, store, budget, item, hubs, keep)
-    if measured is not None:
-        found = measured("mini" if mode == "mini" else "macro")
-    else:
-        found = _unmeasured(ds, model, fanouts, told, fitting)
-    needs, count, rows, share, brought = found[:5]
-    sizes = BroughtSizes.estimated(store, share) if share else None
-    if mode == "mini":
-        count = 1 if stages is None else check_macro(stages)[1]
-    elif measured is None:
-        count = fitting(brought=sizes) if stages is None else check_macro(stages)[1]
-    groups = Needs(
-        batches=group_bytes(store, count, item, hubs, keep, sizes),
-        parameters=6 * sum(p.nbytes for p in model.parameters()),
-    )
-    taken = found._replace(needs=groups if needs is None or mode == "mini" else needs, group=count)
-    strategies = [
-        Strategy("full", refused="holds the graph in memory; gw.load(path) reads a store into memory"),
-        *_groups(taken, store, told, hubs),
-        Strategy("mini", f"structure in memory, rows of features {rows}", needs=needs if mode == "mini" else None),
-    ]
-    priced: Strategy | None = None
-    if price is not None and mode != "mini" and store.types is None and store.num_features and ds.train_idx.numel():
-        most = min(budget // TILE_SHARE, _whole_part(model, ds))
-        extra = found.extra if told.first == FIRST[0] else None  # whose rows are twice as wide
-        given = {"count": count, "keep": keep, "reuse": told.reuse, "neighbours": extra}
-        slower = 1.0 if extra is not None else 1 + brought / max(store.nbytes, 1)
-        drawn = (fitting_fanouts(model, fanouts), batch_size, given, most, slower)
-        priced = _priced(strategies[1], ds, price, *drawn)
-        priced = replace(priced, needs=needs or priced.needs)
-        strategies[1] = replace(strategies[1], seconds=priced.seconds)
-    if mode == "mini":
-        strategies[1] = Strategy("macro", strategies[1].batches, refused="mode mini was asked for")
-    edges = store.manifest.num_edges
-    split = (ds.train_idx.numel(), ds.val_idx.numel(), ds.test_idx.numel())
-    mean = round(edges / max(store.num_nodes, 1))
-    known = GraphStatistics(ds.name, store.num_nodes, edges, (mean,), store.num_features, 1.0, ds.num_classes, split)
-    plan = choose(strategies, known, budget, str(machine), "gw.explain(model, graph, x) on a part")
-    # without a budget groups take as much as that of them is, and steps come on top
-    return replace(plan, strategy=priced) if priced is not None and plan.mode == "macro" else plan
-
-
-def _unmeasured(
-    ds: StoredDataset,
-    model: nn.Module,
-    fanouts: Sequence[int] | None,
-    told: MacroText,
-    fitting: Callable[..., int],
-) -> StoredNeeds:
-    """What groups are made of, from sizes and edges alone: as if neighbours had as many in-edges as others."""
+    store, item, hubs = ds.store, _label_bytes(ds), _hub_bytes(told)
+    fitting = partial(parts_within, store, memory_bytes(None), item, hubs, told.keep)
     share, ways = told.neighbours, list[Way]()
     if isinstance(share, str):
         steps = len(fitting_fanouts(model, fanouts))
-        ways = ways_of(ds.store, _seeds(ds), steps, lambda brought: fitting(brought=brought))
+        ways = ways_of(store, _seeds(ds), steps, lambda brought: fitting(brought=brought))
         share = taken_of(ways).share
-    return StoredNeeds(None, 0, "from disk", share, int(share * ds.store.nbytes), tuple(ways))
+    sizes = BroughtSizes.estimated(store, share) if share else None
+    count = fitting(brought=sizes) if told.stages is None else check_macro(told.stages)[1]
+    needs = Needs(
+        batches=group_bytes(store, count, item, hubs, told.keep, sizes),
+        parameters=6 * sum(p.nbytes for p in model.parameters()),
+    )
+    return StoredGroups(needs, count, share, int(share * store.nbytes), tuple(ways))
+
+
+def _label_bytes(ds: StoredDataset) -> int:
+    return ds.y.element_size() * (ds.y.shape[1] if ds.y.dim() == 2 else 1)
+
+
+def _hub_bytes(told: MacroText) -> int:
+    return 0 if told.hubs is None else memory_bytes(told.hubs, "hubs")
 
 
 def _seeds(ds: StoredDataset) -> Tensor:
@@ -147,9 +92,9 @@ def _seeds(ds: StoredDataset) -> Tensor:
     return found
 
 
-def _groups(found: StoredNeeds, store: Store, told: MacroText, hubs: int) -> list[Strategy]:
+def group_strategies(found: StoredGroups, store: Store, told: MacroText) -> list[Strategy]:
     """The groups that are taken, and other ways to make some, with the edges that each keeps."""
-    taken = next((way for way in found.ways if way.share == found.share), None)
+    taken, hubs = next((way for way in found.ways if way.share == found.share), None), _hub_bytes(told)
     kept = taken.kept if taken is not None and taken.group == found.group else None  # of other groups it is not known
     words = _words(Way(found.group, found.share, 1.0).text(len(store)), told, hubs, found.brought, kept)
     read = store.nbytes + (_REAL * store.num_nodes * store.num_features if told.first == "whole" else 0)
@@ -161,16 +106,6 @@ def _groups(found: StoredNeeds, store: Store, told: MacroText, hubs: int) -> lis
         words = _words(way.text(len(store)), told, hubs, more, way.kept)
         made.append(Strategy("macro", words, disk=read + more, refused=reason_against(way, taken, len(store))))
     return made
-
-
-def _check(mode: str, ranks: int) -> None:
-    """Raises: ConfigError for what reads no store."""
-    if mode == "full":
-        raise ConfigError(
-            "mode: expected macro, mini or auto for a store, got full; gw.load(path) reads it into memory"
-        )
-    if ranks > 1:
-        raise ConfigError(f"ranks={ranks} cannot be combined with a store; gw.load(path) reads it into memory")
 
 
 def _words(groups: str, told: MacroText, hubs: int, brought: int, kept: float | None) -> str:
@@ -186,50 +121,66 @@ def _words(groups: str, told: MacroText, hubs: int, brought: int, kept: float | 
     )
 
 
-def _priced(
+def priced_group(
     strategy: Strategy,
+    model: nn.Module,
     ds: StoredDataset,
-    price: Callable[[Dataset], Strategy],
-    fanouts: Sequence[int],
-    batch_size: int,
-    given: dict[str, Any],
-    evaluation: int,
-    slower: float,
-) -> Strategy:
-    """A strategy with the seconds of an epoch, and the memory of its steps beside the groups.
+    drawn: Drawn,
+    told: MacroText,
+    found: StoredGroups,
+    machine: Machine,
+) -> Strategy | None:
+    """Groups with the seconds of an epoch, and where it is not known the memory of their steps.
 
-    ``slower``: times what such a group takes to read, where neighbours are not found yet.
+    None where seconds are not predicted: of types, without features, and where a group that is read to see has no room.
     """
-    store, needs = ds.store, strategy.needs
-    assert needs is not None  # groups have been counted
-    loader = GroupLoader(store, _seeds(ds), fanouts, batch_size, True, 0, prefetch=0, **given)
-    plan = loader.plan(0)
-    read_group(store, plan[0].parts, loader.extra)
-    begun = time.perf_counter()
-    group = read_group(store, plan[0].parts, loader.extra)
-    reading = slower * (time.perf_counter() - begun)
-    rows = group.rows(torch.arange(group.graph.num_nodes))
-    one = Dataset(
-        ds.name, group.graph, x=rows, y=group.y, train_idx=plan[0].nodes.sort().values, num_classes=ds.num_classes
+    store = ds.store
+    if store.types is not None or not store.num_features or not ds.train_idx.numel():
+        return None
+    extra = found.extra if told.first == FIRST[0] else None  # whose rows are twice as wide
+    given: dict[str, Any] = {"count": found.group, "keep": told.keep, "reuse": told.reuse, "neighbours": extra}
+    loader = GroupLoader(
+        store, _seeds(ds), fitting_fanouts(model, drawn.fanouts), drawn.batch_size, True, 0, prefetch=0, **given
     )
-    found = price(one)
+    plan = loader.plan(0)
+    try:
+        group = read_group(store, plan[0].parts, loader.extra)
+        rows = group.rows(torch.arange(group.graph.num_nodes))
+        inside = {"x": rows, "y": group.y, "train_idx": plan[0].nodes.sort().values}
+        one = Dataset(ds.name, group.graph, num_classes=ds.num_classes, **inside)
+        priced = plan_in_memory(model, one, None, machine, drawn, ("mini",), True).strategy
+    except MemoryBudgetError:
+        return None
     share = sum(len(planned.nodes) for planned in plan) / len(plan[0].nodes)
-    seconds = {name: share * value for name, value in found.seconds.items()}
-    groups = (plan[-1].number + 1) * (1 - given["keep"] / len(store))
-    if seconds:  # the first group is waited for, the others only where training is done before they are there
-        seconds["reading"] = reading + max(0.0, (groups - 1) * reading - sum(seconds.values()))
-    if found.needs is not None:
-        kept = 4 * store.num_nodes + 17 * len(ds.y)
-        needs = replace(
-            found.needs,
-            data=kept,
-            structure=0,
-            kept=0,
-            batches=needs.batches + found.needs.batches,
-            evaluation=evaluation,
-            trims=True,
-        )
-    return replace(strategy, seconds=seconds, needs=needs)
+    seconds = {name: share * value for name, value in priced.seconds.items()}
+    times = 1 - told.keep / len(store)
+    join = join_work(int(times * store.num_edges * strategy.disk / store.nbytes), times * strategy.disk)
+    if seconds:
+        joining = machine.scale(torch.get_num_threads()) * machine.costs.seconds(join)
+        seconds = _read_ahead(seconds, joining + times * strategy.disk / machine.disk_bytes_per_second, plan[-1].number)
+    if found.needs.step or priced.needs is None:
+        return replace(strategy, seconds=seconds)
+    own: dict[str, Any] = {"data": 4 * store.num_nodes + 17 * len(ds.y), "structure": 0, "kept": 0, "trims": True}
+    own["batches"] = found.needs.batches + priced.needs.batches
+    own["evaluation"] = min(memory_bytes(None) // TILE_SHARE, _whole_part(model, ds))
+    return replace(strategy, seconds=seconds, needs=replace(priced.needs, **own))
+
+
+def _read_ahead(seconds: Mapping[str, float], reading: float, last: int) -> dict[str, float]:
+    """With groups up to number ``last``: the first is waited for, others where training ends before they are there.
+
+    Example:
+        >>> _read_ahead({"product": 3.0}, 2.0, 3), _read_ahead({"product": 1.0}, 2.0, 3)
+        ({'product': 3.0, 'reading': 0.5}, {'product': 1.0, 'reading': 1.0})
+    """
+    first = reading / (last + 1)
+    return {**seconds, "reading": first + max(0.0, reading - first - sum(seconds.values()))}
+
+
+def reading_beside(seconds: Mapping[str, float], nbytes: int, machine: Machine) -> dict[str, float]:
+    """With rows that are read beside the steps: seconds of reading as far as these are over before."""
+    waits = nbytes / machine.disk_bytes_per_second - sum(seconds.values())
+    return {**seconds, "reading": waits} if seconds and waits > 0 else dict(seconds)
 
 
 def _whole_part(model: nn.Module, ds: StoredDataset) -> int:
@@ -239,4 +190,4 @@ def _whole_part(model: nn.Module, ds: StoredDataset) -> int:
     return 3 * 4 * width * edges
 
 
-__all__ = ["StoredNeeds", "stored_plan"]
+__all__ = ["StoredGroups", "group_strategies", "priced_group", "reading_beside", "unmeasured"]

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
@@ -63,6 +64,7 @@ from graphweft.train.settle import with_path
 from graphweft.train.setup import Given
 from graphweft.train.spec import TrainSpec
 from graphweft.train.steps import drawn_of, make_steps
+from graphweft.train.stored_mode import StoredMode, mode_of
 from graphweft.train.target import warn_of_one_class
 from graphweft.train.tracing import Tracing
 from graphweft.train.trainer_facts import TrainerFacts
@@ -110,7 +112,7 @@ class Trainer(TrainerFacts):
             with ``loss(graph, x)``.
         macro: For "mini": macro-batches, such as "large:1/8" or "parts:16/128", or a :class:`Macro`; None: none. For
             "macro": "parts:16/128", the parts of a group; None: as many parts of a store as fit into ``memory``, with
-            mode "auto" as "neighbours:auto".
+            mode "auto", where that takes groups and not "mini", as "neighbours:auto".
         memory: Bytes, or a text such as "2GB", that the run may take; one that does not fit is refused with the least
             that would do. On a store, None: a quarter of the machine's memory, for the groups alone.
         accumulate: For "mini": batches whose gradients make one update.
@@ -221,32 +223,47 @@ class Trainer(TrainerFacts):
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
-        task, mode, ds, batch_size, macro = _opened(model, task, mode, ds, sampler, batch_size, macro)
-        self.task, self.mode, self._asked, self.model = check_task(task, mode), check_mode(mode), mode, model
-        self.ds, config = as_read(model, ds, self.task, memory, precision), with_inputs(config, ds, out or ranks)
-        self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight, ds)
-        told = (remember, device, precision, order, trace, edge_data, weight_decay, weight_decay_on, stop_on)
-        self._take_options(out, lr, seed, progress, memory, patience, eval_every, *told)
-        draw = drawn_of(mode, self._at, schedule, cuda_graphs, fanouts, batch_size, macro, accumulate, sampler, prepare)
-        loop = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema, metrics, best)
-        self._assemble(Chosen(*loop, callbacks, loggers), optimizer, draw, keep_features, restore_best, config)
+        given = SimpleNamespace(**{name: value for name, value in locals().items() if name not in ("self", "others")})
+        self._choice = StoredMode.of(given)
+        if self._choice is None:
+            self._set_up(given, mode)
+            return
+        self._begin = partial(self._set_up, given)  # anew, where it goes on with a run of the other mode
+        with self._choice.within():
+            self._begin(self._choice.asked(self._choice.plan.mode))
 
-    def _take_options(
-        self, out: Any, lr: float, seed: int, progress: bool, memory: Any, patience: int, eval_every: int, *more: Any
-    ) -> None:
+    def _set_up(self, given: Any, mode: str | None) -> None:
+        """Takes up what was given, in ``mode``."""
+        data = _opened(given.model, given.task, mode, given.ds, given.sampler, given.batch_size, given.macro)
+        task, mode, ds, batch_size, macro = data
+        self.task, self.mode, self._asked, self.model = check_task(task, mode), check_mode(mode), mode, given.model
+        self.ds = as_read(given.model, ds, self.task, given.memory, given.precision)
+        config = with_inputs(given.config, ds, given.out or given.ranks)
+        self.ranks = check_shared(given.ranks or Ranks(), self.task, self.mode, given.loss, given.class_weight, ds)
+        self._take_options(given)
+        more = (given.accumulate, given.sampler, given.prepare)
+        place = (mode, self._at, given.schedule, given.cuda_graphs)
+        draw = drawn_of(*place, given.fanouts, batch_size, macro, *more)
+        chosen = Chosen(*(getattr(given, name) for name in Chosen._fields))
+        self._assemble(chosen, given.optimizer, draw, given.keep_features, given.restore_best, config)
+
+    def _take_options(self, given: Any) -> None:
         """Keeps what was given; only the first rank shows progress and writes."""
-        remember, device, precision, self._asked_order, trace, edge_data, *rules = more
-        self._rules = dict(zip(("weight_decay", "weight_decay_on", "stop_on"), rules, strict=True))
-        check_given(TrainSpec, {"lr": lr, "seed": seed, "patience": patience, "eval_every": eval_every, **self._rules})
-        self._at = on_device(self.model, device, self.mode)
-        self._settings = {"precision": _config.current().precision if precision is None else precision}
-        check_given(TrainSpec, {**self._settings, "order": self._asked_order})
-        self._edges = edge_data_of(self.model, self.ds, edge_data)
+        self._asked_order = given.order
+        self._rules = {name: getattr(given, name) for name in ("weight_decay", "weight_decay_on", "stop_on")}
+        checked = {name: getattr(given, name) for name in ("lr", "seed", "patience", "eval_every")}
+        check_given(TrainSpec, {**checked, **self._rules})
+        self._at = on_device(self.model, given.device, self.mode)
+        precision = _config.current().precision if given.precision is None else given.precision
+        self._settings = {"precision": precision}
+        check_given(TrainSpec, {**self._settings, "order": given.order})
+        self._edges = edge_data_of(self.model, self.ds, given.edge_data)
         first = self.ranks.is_first
-        self.out, self._memory = Path(out) if out and first else None, memory
-        self._lr, self._seed, self._progress = lr, seed, progress and first
-        self._patience, self._eval_every, self._remember = patience, eval_every, dict(remember or {})
-        self._tracing = Tracing(trace if first else None)
+        self.out, self._memory = Path(given.out) if given.out and first else None, given.memory
+        self._lr, self._seed, self._progress = given.lr, given.seed, given.progress and first
+        self._patience, self._eval_every = given.patience, given.eval_every
+        self._remember = dict(given.remember or {})
+        self._tracing = Tracing(given.trace if first else None)
 
     def _assemble(
         self, chosen: Chosen, optimizer: Any, drawn: Any, keep_features: bool, restore_best: bool, config: Any
@@ -388,6 +405,9 @@ class Trainer(TrainerFacts):
         if state is None:
             return False
         saved = state.get("config", {})
+        if self._choice is not None and mode_of(saved) != self.mode:
+            with self._choice.within():
+                self._begin(self._choice.asked(mode_of(saved)))
         self._config |= self._batch.go_on_as(saved) | self._order.go_on_as(saved)
         check_same_run(str(self.out), saved, {**dict.fromkeys(saved), **self._config})  # nor was anything left out
         self.load_state_dict(state)

@@ -18,6 +18,7 @@ from graphweft.train.plan import Plan
 from graphweft.train.promise import Promise
 from graphweft.train.settle import Features
 from graphweft.train.shown import ShownAsFacts
+from graphweft.train.stored_mode import StoredMode
 from graphweft.train.target import Target
 from graphweft.train.tracing import Tracing
 
@@ -30,9 +31,11 @@ class TrainerFacts(ShownAsFacts):
 
     lacks: tuple[str, ...] = ()
     history: History
+    mode: str
     promise: Promise
     ranks: Ranks
     _batch: Steps
+    _choice: StoredMode | None
     _order: OrderChoice
     _patience: int
     _tracing: Tracing
@@ -107,6 +110,8 @@ class TrainerFacts(ShownAsFacts):
     @property
     def plan(self) -> Plan | None:
         """What mode "auto" chose, and why; None in other modes."""
+        if self._choice is not None and self._choice.plan.mode == self.mode:
+            return self._choice.plan
         return self.promise.plan
 
     def _would_stop(self, epoch: int) -> bool:

@@ -4,7 +4,7 @@
     python tests/fuzz/stores.py budgets --kinds weighted typed links --largest 40000
     python tests/fuzz/stores.py kills --count 50 --seed 0
 
-``budgets`` draws a graph, a model and budgets, prepares a store, trains two epochs in mode macro and in mode
+``budgets`` draws a graph, a model and budgets, prepares a store, trains some epochs in mode macro and in mode
 mini, predicts, and compares the memory that each step took with what it was given and what was predicted: anonymous
 memory above that of the process before, the pages of the store's files that the system kept, and those of temporary
 files. A run that is refused is given the least that it names, and has to keep to it; preparing, which may name less
@@ -47,6 +47,7 @@ Sizes()  # nor are those of torch that recording a user's function imports
 _CACHESTAT = 451
 _NEAR = 0.15  # of what was measured
 KINDS = ("plain", "weighted", "typed", "links")
+_EPOCHS, _TRIED = 2, 26  # at least, and batches until every way of preparing them was tried: some hold more than others
 _EVERY = 0.002  # seconds between two looks
 
 
@@ -214,7 +215,7 @@ def within(folder: Path, step: Callable[[], Any]) -> Callable[[], dict[str, Any]
 
 
 def run_of(case: dict[str, Any], store: Path, mode: str, memory: int) -> dict[str, Any] | None:
-    """Trains two epochs and predicts within a budget; what was predicted."""
+    """Trains until every way of preparing batches was tried, and predicts within a budget; what was predicted."""
     opened = gw.macro.Store(store)
     torch.manual_seed(0)
     links, more = case["kind"] == "links", {}
@@ -228,7 +229,7 @@ def run_of(case: dict[str, Any], store: Path, mode: str, memory: int) -> dict[st
     if mode == "macro" and case["neighbours"]:
         options["macro"] = gw.macro.Macro(None, neighbours=case["neighbours"])
     trainer = Trainer(model, opened, mode=mode, memory=memory, seed=0, **options)
-    trainer.fit(2)
+    trainer.fit(max(_EPOCHS, trainer._batch.epochs_until(_TRIED)))
     with contextlib.suppress(gw.errors.MemoryBudgetError):  # results for all nodes may be larger than the budget
         trainer.predict()
     return None if trainer.needs is None else {"total": trainer.needs.total, "text": trainer.needs.text()}
@@ -354,14 +355,15 @@ def budgets(
 
 
 _PREPARE = "prepare"
-# ways to train that are killed: mode, whether the store is typed, groups
-_TRAININGS: dict[str, tuple[str, bool, str | None]] = {
-    "train": ("macro", False, "parts:2/8+reuse:2+keep:3+neighbours:0.5"),
-    "mini": ("mini", False, None),
-    "auto": ("macro", False, "neighbours:auto"),
-    "first": ("macro", False, "parts:2/8+first:whole"),
-    "typed": ("macro", True, "parts:2/8"),
-    "typed-mini": ("mini", True, None),
+_WIDE = "wide"  # a store of whose rows few have room, and whose parts keep few of their edges
+# ways to train that are killed: mode, store, groups
+_TRAININGS: dict[str, tuple[str, str, str | None]] = {
+    "train": ("macro", f"whole-{_PREPARE}", "parts:2/8+reuse:2+keep:3+neighbours:0.5"),
+    "mini": ("mini", f"whole-{_PREPARE}", None),
+    "auto": ("auto", _WIDE, None),
+    "first": ("macro", f"whole-{_PREPARE}", "parts:2/8+first:whole"),
+    "typed": ("macro", "typed", "parts:2/8"),
+    "typed-mini": ("mini", "typed", None),
 }
 STEPS = (_PREPARE, *_TRAININGS)
 
@@ -373,26 +375,25 @@ def kills(count: int, seed: int, largest: int, what: Sequence[str] = ()) -> int:
         folder = Path(held)
         files = forked_graph(folder, draw, largest)
 
-        def prepare(out: Path, typed: bool = False) -> Callable[[], Any]:
-            options: dict[str, Any] = {"parts": 8, "memory": "1GB" if typed else "128MB"}
-            options["method"] = "hash" if typed else "multilevel"
-            data = partial(dataset_of, files, 3) if typed else lambda: files
-            return lambda: str(gw.macro.prepare_store(data(), out, **options).manifest)
+        def prepare(out: Path, kind: str = "") -> Callable[[], Any]:
+            options: dict[str, Any] = {"parts": 8, "memory": "1GB" if kind else "128MB"}
+            options["method"] = "hash" if kind else "multilevel"
+            data = partial(dataset_of, files, 3) if kind == "typed" else partial(_widened, files) if kind else None
+            return lambda: str(gw.macro.prepare_store(data() if data else files, out, **options).manifest)
 
         hits = _killed(_PREPARE, prepare, folder, count if _PREPARE in what else 0, draw)
-        _done("prepare of types", prepare(folder / "typed-store", True))
-        for name, (mode, typed, macro) in _TRAININGS.items():
+        for kind in {_TRAININGS[name][1] for name in what if name in _TRAININGS} & {"typed", _WIDE}:
+            _done(f"prepare {kind}", prepare(folder / kind, kind))
+        for name, (mode, store, macro) in _TRAININGS.items():
             if name not in what:
                 continue
-            run = partial(
-                trained, folder / ("typed-store" if typed else f"whole-{_PREPARE}"), mode, epochs=4, macro=macro
-            )
+            run = partial(trained, folder / store, mode, epochs=4, macro=macro)
             memory = _tight(folder, run) if name == "auto" else 256 << 20
 
             def train(out: Path, run: Any = run, memory: int = memory) -> Callable[[], Any]:
                 return lambda: run(memory=memory, out=out)
 
-            hits += _killed(name, train, folder, count, draw)
+            hits += _killed(name, train, folder, count, draw, _brings if name == "auto" else None)
         return hits
 
 
@@ -404,17 +405,42 @@ def _done(name: str, step: Callable[[], Any]) -> Any:
     return told
 
 
+def _widened(files: gw.macro.GraphFiles) -> gw.Dataset:
+    """A written graph in memory, with 512 columns of features, so that groups are most of what a run needs."""
+    (src, dst), y = np.load(files.edges), np.load(files.y)
+    x = np.random.default_rng(len(y)).standard_normal((len(y), 512), np.float32)
+    return gw.Dataset("wide", gw.Graph(src, dst, num_nodes=len(y)), x, y, seed=0)
+
+
+def _brings(identity: dict[str, Any]) -> bool:
+    """Whether groups of some of the parts bring neighbours of others."""
+    group, _, parts = str(identity.get("group", "")).partition("/")
+    return bool(identity.get("neighbours")) and group != parts
+
+
 def _tight(folder: Path, run: Callable[..., Any]) -> int:
     """A budget with little room, in which groups keep few of the edges."""
     refused = _done("a budget", within(folder, lambda: run(memory=1 << 20, out=None)))
     return int(1.15 * refused["least"])
 
 
-def _killed(name: str, step: Callable[[Path], Callable[[], Any]], folder: Path, count: int, draw: random.Random) -> int:
-    """Kills a step ``count`` times at random, goes on, and compares; how many kills hit."""
+def _killed(
+    name: str,
+    step: Callable[[Path], Callable[[], Any]],
+    folder: Path,
+    count: int,
+    draw: random.Random,
+    is_meant: Callable[[dict[str, Any]], bool] | None = None,
+) -> int:
+    """Kills a step ``count`` times at random, goes on, and compares; how many kills hit.
+
+    ``is_meant``: whether what makes the batches is what the kills are for.
+    """
     begun, hits, whole = time.monotonic(), 0, folder / f"whole-{name}"
     expected = _done(name, step(whole))
     print(f"{name}: {expected if name == _PREPARE else expected[0]}"[:200], flush=True)
+    if is_meant is not None and not is_meant(expected[0]):
+        raise SystemExit(f"{name}: expected other batches to kill, got {expected[0]}")
     seconds = time.monotonic() - begun
     for number in range(count):
         out = folder / f"try-{name}"

@@ -12,7 +12,6 @@ import torch
 import graphweft as gw
 from graphweft.cli import main
 from graphweft.loader.groups import parts_within
-from graphweft.run import complete
 from graphweft.train.grouped import Grouped
 from graphweft.train.neighbour_choice import ways_of
 
@@ -36,7 +35,7 @@ def _model(data: Any) -> gw.nn.SAGE:
 
 
 def _trainer(data: Any, **more: Any) -> gw.Trainer:
-    given: dict[str, Any] = {"mode": "auto", "fanouts": (5, 5), "batch_size": 64, "seed": 0, **more}
+    given: dict[str, Any] = {"mode": "macro", "macro": "neighbours:auto", "fanouts": (5, 5), "batch_size": 64, **more}
     return gw.Trainer(_model(data), data, **given)
 
 
@@ -48,9 +47,9 @@ def _grouped(trainer: gw.Trainer) -> Grouped:
 @pytest.fixture(scope="module")
 def tight(store: gw.macro.Store) -> int:
     """A budget with room for some parts and not for all, once the process has all that runs load and compile."""
-    _trainer(store, memory="1GB", mode="macro").fit(1)
+    _trainer(store, memory="1GB", macro=None).fit(1)
     with pytest.raises(gw.errors.MemoryBudgetError) as refused:
-        _trainer(store, memory=1 << 20, mode="macro")
+        _trainer(store, memory=1 << 20, macro=None)
     return int(1.15 * refused.value.least)
 
 
@@ -68,7 +67,7 @@ def test_ways_take_about_the_same_memory_and_keep_ever_more(ds: gw.Dataset, stor
 
 
 def test_auto_brings_neighbours_where_groups_keep_few_edges(store: gw.macro.Store, tight: int) -> None:
-    trainer, plain = _trainer(store, memory=tight), _trainer(store, memory=tight, mode="macro")
+    trainer, plain = _trainer(store, memory=tight), _trainer(store, memory=tight, macro=None)
     chosen, without = _grouped(trainer), _grouped(plain)
     assert chosen.neighbours is not None and without.neighbours is None and not without.ways
     assert chosen.group < without.group and chosen.neighbours.share == chosen.ways[-1].share
@@ -77,8 +76,6 @@ def test_auto_brings_neighbours_where_groups_keep_few_edges(store: gw.macro.Stor
     way = next(way for way in chosen.ways if way.share == chosen.neighbours.share)
     assert way.group != chosen.group or kept[0] == pytest.approx(way.kept, abs=0.1)
     assert trainer.needs is not None and trainer.needs.fits(tight)
-    again = _trainer(store, memory=tight, mode="macro", macro="neighbours:auto").fit(2)
-    assert [record.loss for record in again] == [record.loss for record in trainer.history]
 
 
 def test_with_room_for_all_parts_none_are_brought(store: gw.macro.Store) -> None:
@@ -100,7 +97,8 @@ def test_a_run_goes_on_with_its_share_whatever_the_budget(store: gw.macro.Store,
 
 
 def test_a_plan_tells_the_edges_of_every_way(store: gw.macro.Store, tight: int) -> None:
-    plan = gw.plan(_model(store), store, memory=tight, fanouts=(5, 5), batch_size=64)
+    given: dict[str, Any] = {"mode": "macro", "fanouts": (5, 5), "batch_size": 64}
+    plan = gw.plan(_model(store), store, memory=tight, macro="neighbours:auto", **given)
     steps = _grouped(_trainer(store, memory=tight))
     assert steps.neighbours is not None
     assert plan.mode == "macro" and plan.strategy.disk == store.nbytes + int(steps.neighbours.sizes.nbytes.sum())
@@ -109,33 +107,22 @@ def test_a_plan_tells_the_edges_of_every_way(store: gw.macro.Store, tight: int) 
     assert len(told) == len(steps.ways) - 1 > 0
     for other in told:
         assert "% of the edges" in other.strategy.batches and "; macro=parts:" in other.reason
-    plain = gw.plan(_model(store), store, memory=tight, mode="macro", fanouts=(5, 5), batch_size=64)
+    plain = gw.plan(_model(store), store, memory=tight, **given)
     assert "neighbours" not in plain.strategy.batches and plain.strategy.disk == store.nbytes
-    whole = gw.plan(_model(store), store, memory="1GB")
+    whole = gw.plan(_model(store), store, memory="1GB", mode="macro", macro="neighbours:auto")
     assert whole.strategy.batches == f"groups of {PARTS} of {PARTS} parts"
     assert [other.strategy.mode for other in whole.others] == ["full", "mini"]
-
-
-def test_the_command_takes_the_groups_of_the_plan(store: gw.macro.Store, tmp_path: Path) -> None:
-    asked = {"data": str(store.path), "mode": "auto"}
-    assert [complete(asked).mode, complete(asked).macro] == ["macro", "neighbours:auto"]
-    assert complete({**asked, "macro": "parts:2/32"}).macro == "parts:2/32"
-    assert complete({**asked, "task": "link", "model": "sage"}).macro is None
-    command = ["train", "--data", str(store.path), "--mode", "auto", "--model", "sage", "--epochs", "1", "--quiet"]
-    assert main([*command, "--out", str(tmp_path / "run")]) == 0
-    saved = torch.load(tmp_path / "run" / "last.pt", weights_only=False)
-    assert {**saved["config"], **saved["options"]}["macro"] == "neighbours:auto"
 
 
 def test_wrong_uses_are_one_line(ds: gw.Dataset, store: gw.macro.Store) -> None:
     for macro in ("parts:2/16+neighbours:auto", "neighbours:auto+hubs:1MB", "neighbours:most"):
         with pytest.raises(gw.errors.ConfigError, match=r"^macro: .*neighbours[:=](auto|SHARE)") as caught:
-            _trainer(store, mode="macro", macro=macro)
+            _trainer(store, macro=macro)
         assert "\n" not in str(caught.value)
         assert main(["train", "--data", str(store.path), "--mode", "macro", "--macro", macro, "--epochs", "1"]) == 2
     with pytest.raises(
         gw.errors.ConfigError, match=r"^macro: expected parts:B/P with mode macro on a dataset in memory"
     ):
-        _trainer(ds, mode="macro", macro="neighbours:auto")
+        _trainer(ds)
     with pytest.raises(gw.errors.ConfigError, match="stages cannot be combined with neighbours=auto"):
         gw.macro.Macro(gw.macro.Parts(torch.zeros(4).long(), 1), neighbours="auto")
