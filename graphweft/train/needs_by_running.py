@@ -222,8 +222,8 @@ def grown(found: Sequence[Part], share: float, spare: float = 1.0) -> Taken:
 def _measured(run: Callable[[Any], object], given: Callable[[], Features], share: float = 1.0) -> Part:
     """The most that a second run takes, with the forms of the graph that the first one leaves behind.
 
-    The first one takes more, which is told apart. Each has features of its own, as models may keep others beside them, such as dense ones beside sparse ones.
-    ``share``: of the whole graph, for the result.
+    The first one takes more, which is told apart. Each has features of its own, as models may keep others beside them,
+    such as dense ones beside sparse ones. ``share``: of the whole graph, for the result.
     """
     POOL.trim()
     none = POOL.stats().mapped
