@@ -436,7 +436,7 @@ def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any)
         "remember": {**spec.remembered(), **_started_in(spec), **stored},
     }
     trainer = Trainer(model, ds, **{**options, **changes})
-    if trainer.mode != "full":
+    if asked and trainer.mode != "full":
         trainer._remember |= asked
     return trainer
 

@@ -57,6 +57,8 @@ _LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known p
 SPLITTING = 120  # bytes of an edge while edges are held out, beside the structure
 _PAIR_BYTES = 40  # of an edge afterwards: the training graph, and the edges to predict
 _HELD_OUT = 0.11  # of the edges, of which a tenth is in the test by hash
+# bytes of a pair that is ranked: both ends with marks; more while a part is searched for it; its end, place and scores
+_PAIR, _LOOKED_UP, _RANKED = 52, 32, 60
 _PIECES_TRIED = 16  # one in so many bytes of the budget is for rows while a step is tried
 _SHARED = 1.25  # times what sizes say of a batch, before one is measured
 
@@ -111,8 +113,10 @@ def link_outputs(model: Stack, store: Store, whole: bool = False, split: Any = N
     edges = int(_HELD_OUT * store.num_edges) if split is None else max(split.val.shape[1], split.test.shape[1])
     held = RANKED_AMONG * min(MOST_SCORED, edges)
     pairs = 4 * _ID * held
-    if not whole:  # with marks, and a part that they are looked up in
-        pairs += _REAL * held + 3 * _ID * int(store.edge_counts.max(initial=0))
+    if not whole:
+        inside = int(np.diff(store.bounds).max(initial=0)) / max(store.num_nodes, 1)  # of the pairs lead into one part
+        pairs = int(held * max(_PAIR + _LOOKED_UP * inside, _RANKED))
+        pairs += 3 * _ID * int(store.edge_counts.max(initial=0))
     return rows + (2 * _ID + _REAL) * store.num_nodes, rows + max(rows, pairs)
 
 

@@ -56,21 +56,30 @@ def _model(ds: gw.Dataset) -> nn.Module:
 
 
 @pytest.mark.own_process
-def test_a_part_of_a_graph_gets_the_kernels_that_the_whole_has(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stands", [True, False])
+def test_a_part_of_a_graph_gets_the_kernels_that_the_whole_has(monkeypatch: pytest.MonkeyPatch, stands: bool) -> None:
     """The numbers of its edges, few enough to be stored, are not, as those of the whole are not."""
     lean_heap()
-    ds, found = gw.synthetic("flickr", scale=0.05, seed=1), []
-    numbers = ds.num_edges * 64 * 4
-    assert numbers > 4 << 20 > numbers // 16
+    ds, pools, texts = gw.synthetic("flickr", scale=0.05, seed=1), list[int](), list[set[bool]]()
+    assert ds.num_edges * 64 * 4 > 4 << 20 > ds.num_edges * 64 * 4 // 16
     monkeypatch.setattr(needs_by_running, "_LEAP", 1e9)  # no part is left out
-    for strides, standing in (((1,), stands_for), ((16,), stands_for), ((16,), lambda times: nullcontext())):
+    if not stands:
+        monkeypatch.setattr(needs_by_running, "stands_for", lambda times: nullcontext())
+    evaluate = needs_by_running._evaluate
+
+    def explained(model: nn.Module, graph: gw.Graph, rows: Tensor, given: dict[str, Any]) -> None:
+        evaluate(model, graph, rows, given)
+        texts[-1].add("nothing of edge size stored" in str(gw.explain(model, graph, rows)))
+
+    for strides in ((1,), (16,)):
         monkeypatch.setattr(needs_by_running, "_strides", lambda *given, strides=strides: strides)
-        monkeypatch.setattr(needs_by_running, "stands_for", standing)
-        found.append(run_bytes(_model(ds), ds, ds.x, EdgeData(), 1 << 40))
-    whole, by_part, for_itself = found
-    assert 0.7 * whole.pool < by_part.pool < 1.5 * whole.pool
-    # A page of the heap of a part counts 16 times: the whole is no bound, but the numbers of the edges are seen.
-    assert 0.7 * whole.beside < by_part.beside < for_itself.beside - numbers
+        monkeypatch.setattr(needs_by_running, "_evaluate", evaluate)
+        pools.append(run_bytes(_model(ds), ds, ds.x, EdgeData(), 1 << 40).pool)
+        texts.append(set())
+        monkeypatch.setattr(needs_by_running, "_evaluate", explained)
+        run_bytes(_model(ds), ds, ds.x, EdgeData(), 1 << 40)
+    assert texts[0] == {True} and (texts[1] == {True}) == stands
+    assert 0.7 * pools[0] < pools[1] < 1.5 * pools[0]
 
 
 def test_a_part_of_a_batch_stands_for_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
