@@ -30,7 +30,7 @@ from graphweft.sample.working_set import structure_bytes
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
 
-_KEPT = 4  # macro-batches in memory: the one in use, the next, and those of threads that lag behind
+KEPT = 4  # macro-batches in memory: the one in use, the next, and those of threads that lag behind
 
 
 @dataclass
@@ -235,7 +235,7 @@ class MultistageLoader(Loader):
 
     def at_once(self) -> int:
         """Macro-batches that are in memory at most, of two epochs."""
-        return min(_KEPT, 2 * len({planned.path for planned in self.plan(self.epoch).batches}))
+        return min(KEPT, 2 * len({planned.path for planned in self.plan(self.epoch).batches}))
 
     def forget(self) -> None:
         """Lets go of all macro-batches; they are made again where they are asked for."""
@@ -325,7 +325,7 @@ class MultistageLoader(Loader):
         with self._turned:
             cell = self._staged.setdefault((epoch, path), _Cell())
             self._staged.move_to_end((epoch, path))
-            while len(self._staged) > _KEPT * max(len(self._macro), 1):
+            while len(self._staged) > KEPT * max(len(self._macro), 1):
                 self._staged.popitem(last=False)
         with cell.lock:
             if cell.value is None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset
+from graphweft.loader.multistage import KEPT
 from graphweft.nn.stack import Stack
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.batch_estimate import batch_estimate
@@ -120,7 +121,8 @@ def _mini(base: Needs, model: nn.Module, ds: Dataset, drawn: Drawn, sizes: _Size
     seeds, fanouts = min(drawn.batch_size, ds.train_idx.numel()), hops if known else [-1] * len(hops)
     found = batch_estimate(model, sizes.read, fanouts, seeds, nodes, edges)
     rows = round(found.rows * sizes.row)
-    data = base.data + (0 if drawn.macro is None else round(nodes * sizes.row))  # rows of macro-batches
+    # of macro-batches each has the rows of nearly all nodes where its parts are large or its draws are wide
+    data = base.data + (0 if drawn.macro is None else KEPT * round(nodes * sizes.row))
     made = replace(base, data=data, batches=found.ids + rows, step=POOL.page + found.step + rows)
     return replace(made, evaluation=POOL.page + _REAL * nodes * sizes.evaluated, trims=True)
 

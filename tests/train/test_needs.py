@@ -276,6 +276,7 @@ def test_a_roomy_budget_changes_no_bit(ds: Dataset) -> None:
         assert losses[0] == losses[1]
 
 
+@pytest.mark.own_process
 def test_mini_batches_keep_their_bits_and_are_prepared_less_far_ahead(ds: Dataset) -> None:
     given: dict[str, Any] = {"mode": "mini", "fanouts": (10, 10), "batch_size": 512}
     usual = gw.Trainer(make_model("SAGE", ds, 128), ds, memory="4GB", **given)
@@ -294,6 +295,7 @@ def test_mini_batches_keep_their_bits_and_are_prepared_less_far_ahead(ds: Datase
     assert usual.evaluate("val") == pytest.approx(score, abs=2e-3)
 
 
+@pytest.mark.own_process
 @pytest.mark.parametrize("macro", ["large:1/4", "parts:2/8"])
 def test_macro_batches_keep_their_bits_within_a_budget(macro: str, ds: Dataset) -> None:
     given: dict[str, Any] = {"mode": "mini", "macro": macro, "fanouts": (5, 5), "batch_size": 256}
