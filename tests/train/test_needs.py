@@ -59,6 +59,7 @@ def test_what_planning_took_is_part_of_the_peak_and_of_no_budget(ds: Dataset) ->
     assert data_bytes(ds) - 8 * MB <= trainer.needs.planning <= data_bytes(ds) + 200 * MB
 
 
+@pytest.mark.own_process
 def test_the_terms_of_a_refusal_add_up_to_the_least_that_it_names(ds: Dataset) -> None:
     with pytest.raises(gw.errors.MemoryBudgetError) as caught:
         gw.Trainer(make_model("SAGE", ds), ds, memory=data_bytes(ds) + 10 * MB)
@@ -229,6 +230,7 @@ def test_tiles_of_an_evaluation_take_what_was_predicted(
     assert 0.9 * pool.most < predicted < 1.35 * pool.most
 
 
+@pytest.mark.own_process
 def test_a_run_that_does_not_fit_is_refused_with_a_budget_that_does(ds: Dataset) -> None:
     with pytest.raises(
         gw.errors.MemoryBudgetError, match=r"^memory: expected at least \d+ MB .*data \d+ MB.*, got 30 MB$"
@@ -308,6 +310,7 @@ def test_macro_batches_keep_their_bits_within_a_budget(macro: str, ds: Dataset) 
     assert len(gw.Trainer(make_model("SAGE", ds), ds, memory=caught.value.least, **given).fit(1)) == 1
 
 
+@pytest.mark.own_process
 def test_the_least_of_macro_batches_is_enough_where_it_leaves_room_for_another_evaluation() -> None:
     """The pass that computes hidden rows takes more than an evaluation of all nodes at once does."""
     ds = gw.synthetic("products", scale=0.05, seed=0)
@@ -375,6 +378,7 @@ def test_only_calls_that_are_not_replayed_cost_a_call(ds: Dataset) -> None:
     assert counts == [[0], [len(plan.forward) + len(plan.backward)]]
 
 
+@pytest.mark.own_process
 def test_auto_takes_mini_batches_where_a_full_batch_does_not_fit(ds: Dataset) -> None:
     full = gw.Trainer(make_model("GAT", ds), ds, mode="auto", memory="4GB")
     assert full.mode == "full"
@@ -550,6 +554,7 @@ def test_what_torch_takes_in_a_step_beside_the_pool_is_counted() -> None:
     assert taken_bytes(found.step) - found.step.by_torch == pytest.approx(4 << 20, abs=2.5 * MB)
 
 
+@pytest.mark.own_process
 def test_the_least_of_a_full_batch_keeps_values_where_making_them_again_takes_more() -> None:
     ds = gw.synthetic("reddit", scale=0.0122, seed=516)
     with pytest.raises(gw.errors.MemoryBudgetError, match=r"kept 1\d MB") as caught:
