@@ -20,6 +20,7 @@ LINE = 64  # bytes of a cache line
 # Where gathered rows lie: share of a gather's price rises with the size of what is gathered from.
 _TIERS = ((2 << 20, "near"), (16 << 20, "mid"), (64 << 20, "far"))
 _NEARER = 1.0e-9  # seconds less for a line that comes from a core's own cache, on benchmarks/results/node_order.csv
+_ROW = 72  # bytes that a row of a sum takes as long as: its offset, and a loop whose end cannot be foreseen
 _REUSED = 100  # gathers of a row, in the mean, from which it is mostly found in a cache: such graphs have hubs
 _VECTOR = 16  # columns that are computed together
 _EDGE_WEIGHTS = 4  # what attention does once an edge, in weights of a head
@@ -68,6 +69,10 @@ _NARROW = ("gather", "product", "contraction")
 _DEFAULT |= {f"{k} narrow": c for k, c in _DEFAULT.items() if k.split()[0] in _NARROW and not k.endswith("bf16")}
 _DEFAULT |= {kind.replace("gather", "sparse"): cost for kind, cost in _DEFAULT.items() if kind.startswith("gather")}
 _DEFAULT |= {f"{kind} reused": cost for kind, cost in _DEFAULT.items() if kind.startswith("gather")}
+# Attention by where the rows lie that it gathers; to be found in profiles of former versions without that.
+_NEAR_TO_FAR = (*(name for _, name in _TIERS), "memory")
+for _kind in ("attention", "attention gradients"):
+    _DEFAULT |= dict.fromkeys((f"{_kind} {tier}" for tier in _NEAR_TO_FAR), _DEFAULT.pop(_kind))
 
 
 @dataclass(frozen=True)
@@ -103,11 +108,15 @@ def gather_work(rows: int, edges: int, width: int, source_rows: int, item: int =
     ``is_sparse``: the edges are the stored entries of sparse features, which rows of a matrix are multiplied by.
     """
     lines = max(1, -(-width * item // LINE))
-    source = source_rows * width * item
-    tier = next((name for bound, name in _TIERS if source <= bound), "memory")
+    tier = _tier(source_rows * width * item)
     kind = f"{'sparse' if is_sparse else 'gather'} {tier}{_narrow(lines == 1)}"
     kind = f"{kind} reused" if edges >= _REUSED * source_rows and not is_sparse else kind
-    return Work(kind, float(edges) * lines, float(rows) * width * item + edges * 4.0 + rows * 8.0)
+    return Work(kind, float(edges) * lines, float(rows) * (width * item + _ROW) + edges * 4.0)
+
+
+def _tier(nbytes: int) -> str:
+    """Where rows of so many bytes in all mostly lie."""
+    return next((name for bound, name in _TIERS if nbytes <= bound), "memory")
 
 
 def _narrow(is_narrow: bool) -> str:
@@ -177,8 +186,9 @@ def attention_work(
     amount = float(edges) * (heads + _EDGE_WEIGHTS)
     if backward:
         moved = edges * width + source_rows * (2 * value + heads) + rows * 3 * width
-        return Work("attention gradients", amount, 4.0 * moved)
-    return Work("attention", amount, 4.0 * (edges * value + source_rows * heads + rows * 2 * width))
+        return Work(f"attention gradients {_tier(4 * rows * width)}", amount, 4.0 * moved)
+    moved = edges * value + source_rows * heads + rows * 2 * width
+    return Work(f"attention {_tier(4 * source_rows * value)}", amount, 4.0 * moved)
 
 
 def rows_work(elements: float, passes: int = 2, item: int = 4, plain: bool = False) -> Work:
@@ -264,6 +274,22 @@ class CostModel:
             fitted[kind] = tuple(float(v) for v in prior * np.clip(scale, 0.05, 20.0))
         return CostModel(fitted)
 
+    def spread(self, measured: Iterable[str]) -> CostModel:
+        """Kinds that were not ``measured`` are to those of the tier before as they were to them by default."""
+        known, found = set(measured), dict(self.coefficients)
+        for kind in _DEFAULT:
+            words = kind.split()
+            at = next((i for i, word in enumerate(words) if word in _NEAR_TO_FAR[1:]), None)
+            if at is None or kind in known:
+                continue
+            words[at] = _NEAR_TO_FAR[_NEAR_TO_FAR.index(words[at]) - 1]
+            before = " ".join(words)
+            found[kind] = tuple(
+                new * usual / old
+                for new, usual, old in zip(found[before], _DEFAULT[kind], _DEFAULT[before], strict=True)
+            )
+        return CostModel(found)
+
     def fit_sums(self, samples: Sequence[tuple[Sequence[tuple[Work, float]], float]], weight: float = 0.3) -> CostModel:
         """As :meth:`fit`, from the seconds of several calls together, as those of an epoch.
 
@@ -306,4 +332,6 @@ class CostModel:
 
 def _before(kind: str) -> str:
     """The kind that ``kind`` was a part of in profiles of former versions."""
+    if kind.startswith("attention"):
+        return kind.rpartition(" ")[0]
     return kind.replace("sparse", "gather").replace(" narrow", "")

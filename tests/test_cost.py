@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphweft.cost import CostModel, Work, contraction_work, gather_work, product_work, rows_work
+from graphweft.cost import CostModel, Work, attention_work, contraction_work, gather_work, product_work, rows_work
 
 SIZES = st.integers(1, 10**6)
 
@@ -87,3 +87,30 @@ def test_a_profile_of_a_former_version_prices_new_kinds_as_those_that_they_were_
         assert former.coefficients[work.kind] == (1, 2, 3)
     assert former.coefficients[product_work(9, 9, 9).kind] == (4, 5, 6)
     assert former.coefficients[contraction_work(9, 9, 9).kind] == CostModel().coefficients["contraction"]
+
+
+def test_attention_is_priced_by_where_the_rows_lie_that_it_gathers() -> None:
+    few, many = (attention_work(10**6, 10**6, 8, 16, sources) for sources in (10**3, 10**6))
+    assert (few.kind, many.kind) == ("attention near", "attention memory")
+    back = attention_work(10**3, 10**6, 8, 16, 10**6, backward=True)  # which gathers rows of destinations
+    assert back.kind == "attention gradients near"
+    shared = attention_work(9, 10**6, 8, 16, 10**4, shared=True)
+    assert shared.kind == "attention near"
+    former = CostModel.from_json('{"attention": [1, 2, 3], "attention gradients": [4, 5, 6]}')
+    assert former.coefficients["attention far"] == (1.0, 2.0, 3.0)
+    assert former.coefficients["attention gradients near"] == (4.0, 5.0, 6.0)
+
+
+def test_kinds_that_were_not_measured_follow_the_tier_before() -> None:
+    usual = CostModel()
+    slow = CostModel({**usual.coefficients, "gather mid": tuple(2 * c for c in usual.coefficients["gather mid"])})
+    found = slow.spread(["gather near", "gather mid", "gather memory"]).coefficients
+    assert found["gather far"] == pytest.approx(tuple(2 * c for c in usual.coefficients["gather far"]))
+    for kind in ("gather near", "gather mid", "gather memory", "gather far narrow", "product", "draw"):
+        assert found[kind] == pytest.approx(slow.coefficients[kind])
+
+
+def test_rows_of_few_edges_are_paid_for() -> None:
+    model = CostModel()
+    seconds = [model.seconds(gather_work(rows, 10**5, 16, 10**4)) for rows in (10**3, 10**5)]
+    assert seconds[1] > 1.5 * seconds[0]

@@ -22,20 +22,32 @@ import torch
 from graphweft import _config
 from graphweft._decisions import keep, known
 from graphweft._memory import POOL, Pool, empty
-from graphweft._native import LEVEL
-from graphweft.cost import CostModel, Work, contraction_work, gather_work, pages_work, product_work, rows_work
+from graphweft._native import LEVEL, declare
+from graphweft.cost import (
+    CostModel,
+    Work,
+    attention_work,
+    contraction_work,
+    gather_work,
+    pages_work,
+    product_work,
+    rows_work,
+)
 from graphweft.graph.adjacency import Adjacency
 from graphweft.runtime import dense, sparse
+from graphweft.runtime.attention import Attention, Score, attend, attend_grad
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.features import DEFAULT_THRESHOLD
 
 MEMORY = 44 << 20  # bytes that :func:`calibrate` takes at most, for a moment
 _Samples = list[tuple[Work, float]]
-# Of gathers: nodes, edges, columns; the last ones read each row more than a hundred times.
+_leaky_gradient = declare("gw_leaky_relu_grad_f32")
+# Of gathers: nodes, edges, columns; few edges a row and many, and at last each row more than a hundred times.
 _SQUARE = (
-    (4_000, 200_000, 32), (4_000, 200_000, 128), (30_000, 300_000, 32), (30_000, 300_000, 64), (60_000, 300_000, 32),
-    (70_000, 350_000, 64), (4_000, 200_000, 16), (60_000, 300_000, 16), (270_000, 540_000, 16), (4_000, 500_000, 32),
-    (4_000, 500_000, 16),
+    (4_000, 200_000, 32), (12_000, 60_000, 32), (4_000, 200_000, 128), (12_000, 60_000, 128), (30_000, 300_000, 32),
+    (30_000, 300_000, 64), (60_000, 300_000, 32), (70_000, 350_000, 64), (4_000, 200_000, 16), (20_000, 100_000, 16),
+    (60_000, 300_000, 16), (200_000, 800_000, 16), (270_000, 540_000, 16), (4_000, 500_000, 32), (6_000, 700_000, 64),
+    (4_000, 500_000, 16), (6_000, 700_000, 128), (40_000, 4_100_000, 16),
 )  # fmt: skip
 # Rows that are made, rows that are read, edges, columns: what is streamed takes most of it.
 _TALL = ((60_000, 4_000, 120_000, 32), (120_000, 8_000, 240_000, 16))
@@ -44,13 +56,24 @@ _PRODUCTS = (
     (6_000, 500, 32), (20_000, 128, 32), (30_000, 32, 64), (60_000, 32, 16), (10_000, 64, 128), (20_000, 128, 16),
     (6_000, 500, 16),
 )  # fmt: skip
+# Of attention: nodes, edges, heads, columns of a head.
+_ATTENDED = (
+    (3_000, 150_000, 8, 4),
+    (12_000, 60_000, 8, 4),
+    (3_000, 150_000, 1, 64),
+    (3_000, 150_000, 8, 16),
+    (15_000, 150_000, 8, 16),
+    (20_000, 400_000, 8, 8),
+    (30_000, 150_000, 1, 32),
+    (40_000, 400_000, 8, 2),
+)
 # Of sparse features: rows, columns, entries of a row, columns of the weight.
 _STORED = ((8_000, 500, 50, 16), (8_000, 500, 50, 256), (20_000, 500, 30, 64), (60_000, 500, 10, 16))
 
 
 def machine_key() -> str:
     """Names this machine for the cache: processor, instruction set level, threads, version of the measurement."""
-    facts = [platform.machine(), processor(), LEVEL, str(torch.get_num_threads()), "4"]
+    facts = [platform.machine(), processor(), LEVEL, str(torch.get_num_threads()), "5"]
     return hashlib.sha256("|".join(facts).encode()).hexdigest()[:16]
 
 
@@ -82,7 +105,7 @@ def calibrate() -> Calibration:
         POOL.trim()
     samples.append(_pages())
     POOL.trim()
-    model = CostModel().fit(samples, weight=0.05)
+    model = CostModel().fit(samples, weight=0.05).spread(work.kind for work, _ in samples)
     measured = Calibration(_crossover(), model, model.error(samples))
     POOL.trim()
     path = cache_file()
@@ -152,11 +175,11 @@ def _random_rows(n: int, width: int) -> torch.Tensor:
 
 
 def _random_adjacency(rows: int, columns: int, edges: int) -> Adjacency:
-    """About ``edges`` uniform random entries, equally many in every row."""
+    """``edges`` uniform random entries, dealt to the rows at random cuts, so that their lengths cannot be foreseen."""
     generator = torch.Generator().manual_seed(1)
-    each = max(1, edges // rows)
-    indices = torch.randint(columns, (rows * each,), generator=generator, dtype=torch.int32)
-    return Adjacency(torch.arange(0, rows * each + 1, each), indices, None, columns)
+    indices = torch.randint(columns, (edges,), generator=generator, dtype=torch.int32)
+    cuts = torch.randint(edges + 1, (rows - 1,), generator=generator).sort().values
+    return Adjacency(torch.cat((torch.tensor([0]), cuts, torch.tensor([edges]))), indices, None, columns)
 
 
 def _calls() -> Iterator[_Samples]:
@@ -172,6 +195,8 @@ def _calls() -> Iterator[_Samples]:
         yield _products(n, k, m)
     for n, features, each, width in _STORED:
         yield _sparse(n, features, each, width)
+    for nodes, edges, heads, width in _ATTENDED:
+        yield _attention(nodes, edges, heads, width)
     for n in (20_000, 60_000):
         yield _rows(n)
 
@@ -205,9 +230,25 @@ def _sparse(n: int, features: int, each: int, width: int) -> _Samples:
     return [(work, _best(functools.partial(sparse.spmm, along, x, weight=values))) for work, along, x in calls]
 
 
+def _attention(nodes: int, edges: int, heads: int, channels: int) -> _Samples:
+    """Additive attention and its gradients."""
+    rows, kind = _random_adjacency(nodes, nodes, edges), Attention(Score.ADD, heads)
+    value, ends = _random_rows(nodes, heads * channels), (_random_rows(nodes, heads), _random_rows(nodes, heads))
+    out, stats = attend(rows, kind, value, ends, stats=True)
+    assert stats is not None  # as they were asked for
+    forward = functools.partial(attend, rows, kind, value, ends, stats=True)
+    backward = functools.partial(attend_grad, rows, rows.transpose(), kind, value, ends, (out, stats), value)
+    sizes = (nodes, rows.num_edges, heads, channels, nodes)
+    return [(attention_work(*sizes), _best(forward)), (attention_work(*sizes, backward=True), _best(backward))]
+
+
 def _rows(n: int) -> _Samples:
-    x, scale = _random_rows(n, 32), torch.ones(n)
-    return [(rows_work(n * 32), _best(functools.partial(dense.rows_apply, x, epilogue=Epilogue(row_scale=scale))))]
+    """A pass of the library's own over rows, and one of a function that was compiled: the gradient of a leaky unit."""
+    x, y, scale = _random_rows(n, 32), _random_rows(n, 32), torch.ones(n)
+    out = empty((n, 32))
+    own = functools.partial(dense.rows_apply, x, epilogue=Epilogue(row_scale=scale))
+    compiled = functools.partial(_leaky_gradient, x.numel(), 0.2, x.data_ptr(), y.data_ptr(), out.data_ptr())
+    return [(rows_work(n * 32), _best(own)), (rows_work(n * 32, passes=3, plain=True), _best(compiled))]
 
 
 def _pages(nbytes: int = 16 << 20) -> tuple[Work, float]:
