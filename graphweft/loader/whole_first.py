@@ -8,7 +8,7 @@ in-edges.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -61,27 +61,13 @@ class WithJoint:
         self.num_features = 2 * plain.num_features
         self.feature_bytes: NDArray[np.int64] = np.diff(plain.bounds) * _REAL * self.num_features
         self.counts: ReadCounts | None = getattr(plain, "counts", None)
+        self.structure, self.edge_columns, self.labels = plain.structure, plain.edge_columns, plain.labels
+        self.read_ahead = plain.read_ahead
 
     @property
     def joint_bytes(self) -> NDArray[np.int64]:
         """(parts,) bytes of the joint rows of each part."""
         return self.feature_bytes // 2
-
-    def read_ahead(self, number: int) -> None:
-        """What a group takes of a part is asked for next."""
-        self.plain.read_ahead(number)
-
-    def structure(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
-        """Offsets, and sources of in-edges, ascending in every row."""
-        return self.plain.structure(number)
-
-    def edge_columns(self, number: int) -> tuple[NDArray[np.integer[Any]] | None, NDArray[np.float32] | None]:
-        """Weights of a part's in-edges, where there are some."""
-        return self.plain.edge_columns(number)
-
-    def labels(self, number: int) -> Tensor:
-        """The labels of a part."""
-        return self.plain.labels(number)
 
     def features_into(self, number: int, out: Tensor) -> None:
         """The rows of a part, (n, 2 F), into ``out``."""

@@ -31,6 +31,7 @@ from graphweft.nn.typed_stack import TypedStack
 from graphweft.partitioning.partition import partition
 from graphweft.runtime.staged import PreparedBatch
 from graphweft.sample.stages import Parts
+from graphweft.storage.feature import Features
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.train.disk_batches import check_typed_model
 from graphweft.train.edge_data import EdgeData
@@ -45,7 +46,6 @@ from graphweft.train.options import AUTO, FIRST, check_macro
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.scratch import NoRoomError, Scratch
-from graphweft.train.settle import Features
 from graphweft.train.setup import Setup
 from graphweft.train.stored_needs import fit_groups, least_beside, least_told, predicted_bytes
 

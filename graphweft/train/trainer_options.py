@@ -88,12 +88,13 @@ def takes(kind: Callable[P, V]) -> Callable[[Callable[[Any, V], None]], Callable
     known = tuple(inspect.signature(kind).parameters)
 
     def wrap(take: Callable[[Any, V], None]) -> Callable[Concatenate[Any, P], None]:
-        def initialise(self: Any, *args: P.args, **kwargs: P.kwargs) -> None:
+        def initialise(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
             refuse([name for name in kwargs if name not in known], known)
             take(self, kind(*args, **kwargs))
 
-        shown: Any = kind
-        return functools.update_wrapper(initialise, shown.__init__, assigned=())  # its signature
+        made_by: Any = kind
+        functools.update_wrapper(initialise, made_by.__init__, assigned=())  # its signature
+        return initialise
 
     return wrap
 
