@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from graphweft.bench import REFCHECK_TOLERANCE, BenchError, machine_stamp, refcheck, write_csv
+from graphweft.measure.bench import REFCHECK_TOLERANCE, BenchError, machine_stamp, refcheck, write_csv
 
 __all__ = ["BenchError", "refcheck", "write_csv"]  # with what is defined here
 RESULTS = Path(__file__).parent / "results"

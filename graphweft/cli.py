@@ -212,22 +212,22 @@ def doctor(
 
     def look() -> Sequence[str]:
         if kernels:
-            told: Sequence[str] = _from("graphweft.doctor", "compile_kernels")(as_json)
+            told: Sequence[str] = _from("graphweft.measure.doctor", "compile_kernels")(as_json)
             return told
         if network and size > 1 and not is_rank():
             return _launch(context.obj, size)
         if calibrate and device is not None:
-            _from("graphweft.device_check", "calibrate")(device, as_json)
+            _from("graphweft.measure.device_check", "calibrate")(device, as_json)
             return ()
         if calibrate:
-            measured: Sequence[str] = _from("graphweft.doctor", "profile")(out and Path(out), cores, as_json)
+            measured: Sequence[str] = _from("graphweft.measure.doctor", "profile")(out and Path(out), cores, as_json)
             return measured
         if network:
             _from("graphweft.dist.network", "main")(as_json)
         elif device:
-            _from("graphweft.device_check", "main")(device, as_json)
+            _from("graphweft.measure.device_check", "main")(device, as_json)
         else:
-            _from("graphweft.doctor", "main")(json=as_json)
+            _from("graphweft.measure.doctor", "main")(json=as_json)
         return ()
 
     return look

@@ -32,7 +32,7 @@ from graphweft.nn.products import counted
 from graphweft.nn.stack import Stack
 from graphweft.nn.user_call import observing
 from graphweft.passes.work import Sizes, tensor_bytes
-from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Standing, standing_of
+from graphweft.runtime.compile import Arguments, CompiledFunction, Standing, standing_of
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plain_torch import PlainTorch
@@ -40,7 +40,7 @@ from graphweft.runtime.plan import Plan
 from graphweft.runtime.prediction import predicted
 from graphweft.runtime.sizes import measure_sizes
 from graphweft.runtime.targets import target_of
-from graphweft.storage.feature import SparseFeatures, is_dense
+from graphweft.storage.feature import Features, SparseFeatures, is_dense
 from graphweft.train.device import device_of
 from graphweft.train.trainer import Trainer
 

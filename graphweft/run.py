@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from graphweft import bench
 from graphweft._budget import Budget
 from graphweft._errors import ConfigError, DataError, MemoryBudgetError, RankError
 from graphweft._machine import usable_cores
@@ -39,6 +38,7 @@ from graphweft.dist.preflight import ready as all_ready
 from graphweft.dist.ranks import Ranks, local_size
 from graphweft.explanation import explain
 from graphweft.graph.graph import Graph
+from graphweft.measure import bench
 from graphweft.model_of_spec import make_model
 from graphweft.nn.dgi import DGI
 from graphweft.nn.edge_model import EdgeModel

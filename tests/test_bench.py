@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from graphweft import bench
 from graphweft._errors import ConfigError
 from graphweft.data.synthetic import synthetic
+from graphweft.measure import bench
 
 
 def test_every_system_agrees_and_is_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from typing import NoReturn
 import pytest
 import torch
 
-from graphweft import device_epochs
+from graphweft.measure import device_epochs
 
 pytest.importorskip("torch_geometric", reason="torch_geometric is the peer of this test")
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphweft import _native, doctor
+from graphweft import _native
 from graphweft._config import config
+from graphweft.measure import doctor
 
 
 def _found(topic: str) -> doctor.Finding:

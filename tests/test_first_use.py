@@ -15,10 +15,11 @@ from types import SimpleNamespace
 import pytest
 
 import graphweft as gw
-from graphweft import _first_use, _libraries, _native, doctor
+from graphweft import _first_use, _libraries, _native
 from graphweft._abi import FIRST_USE, SIGNATURES
 from graphweft._errors import MissingPackageError
 from graphweft.cli import main
+from graphweft.measure import doctor
 from graphweft.runtime.packed_calls import PackedCalls
 
 PACKAGE = Path(gw.__file__).parent

@@ -33,7 +33,7 @@ import timing
 from harness import RESULTS, show, write_csv
 
 import graphweft as gw
-from graphweft.bench import machine_stamp
+from graphweft.measure.bench import machine_stamp
 from graphweft.schedule.device_place import DevicePlace
 from graphweft.schedule.places import Schedule
 from graphweft.schedule.split import Plan

@@ -33,7 +33,7 @@ from harness import RESULTS, show, write_csv
 from timing import HERE, copy_rate, milliseconds, stamp
 
 import graphweft as gw
-from graphweft.device_epochs import edges_on
+from graphweft.measure.device_epochs import edges_on
 
 _TRAINERS = ("graphweft", "graphweft, no graphs")  # which send features themselves
 Step = Callable[[], Tensor]

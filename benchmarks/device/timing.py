@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from graphweft.bench import machine_stamp
+from graphweft.measure.bench import machine_stamp
 
 HERE = torch.device("cuda")
 

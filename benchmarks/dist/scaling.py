@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness import RESULTS, show, stamp, write_csv
 
 import graphweft as gw
+from graphweft.commands.scaling import network_of
 from graphweft.data.synthetic import synthetic
 from graphweft.partitioning.report import Rates, predict, ring_bytes
-from graphweft.scaling import network_of
 from graphweft.train.ranked_full import exchange_of
 
 COLUMNS = (

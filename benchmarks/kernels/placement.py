@@ -21,9 +21,9 @@ from pathlib import Path
 
 import torch
 
-from graphweft.bench import machine_stamp, write_csv
 from graphweft.cost import CostModel
 from graphweft.data.synthetic import synthetic
+from graphweft.measure.bench import machine_stamp, write_csv
 from graphweft.nn import GCNConv
 from graphweft.passes.cleanup import cleanup
 from graphweft.passes.message import fuse_messages

@@ -28,7 +28,7 @@ from torch.nn import functional
 from torch_geometric.nn import GraphSAGE
 
 import graphweft as gw
-from graphweft.bench import machine_stamp
+from graphweft.measure.bench import machine_stamp
 
 TOLERANCE = 1e-4
 TURN = 4  # steps in a row

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 
 import graphweft as gw
-from graphweft.bench import machine_stamp
+from graphweft.measure.bench import machine_stamp
 
 WIDTH = 64
 TYPES = 8

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 
 import graphweft as gw
-from graphweft.bench import machine_stamp
+from graphweft.measure.bench import machine_stamp
 
 WIDTH, HEADS = 64, 4
 CASES = {f"attention, {k} edge features": k for k in (8, 16, 64)} | {"pairs": 0}

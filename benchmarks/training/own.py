@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from graphweft._memory import POOL, empty
-from graphweft.bench import own_epoch
 from graphweft.data.dataset import Dataset
 from graphweft.graph.graph import Graph
+from graphweft.measure.bench import own_epoch
 from graphweft.nn.gcn import GCN
 from graphweft.storage.feature import SparseFeatures
 

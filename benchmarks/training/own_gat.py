@@ -6,7 +6,7 @@ import gat_weights
 import torch
 from own import dataset
 
-from graphweft.bench import own_epoch
+from graphweft.measure.bench import own_epoch
 from graphweft.nn.gat import GAT
 
 

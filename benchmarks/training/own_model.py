@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from own import dataset
 
-from graphweft.bench import own_epoch
+from graphweft.measure.bench import own_epoch
 from graphweft.nn import CGAT, GAT, GCN, GIN, NGCF, SAGE
 
 MODELS = {

@@ -7,8 +7,8 @@ import torch
 from own import dataset
 
 import graphweft as gw
-from graphweft.bench import own_epoch
 from graphweft.ir.ops import Op
+from graphweft.measure.bench import own_epoch
 from graphweft.nn.ngcf import NGCF, NGCFConv
 
 

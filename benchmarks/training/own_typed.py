@@ -8,10 +8,10 @@ import numpy as np
 import torch
 import typed_weights
 
-from graphweft.bench import own_epoch
 from graphweft.data.dataset import Dataset
 from graphweft.data.flat_features import with_flat_features
 from graphweft.graph.graph import Graph
+from graphweft.measure.bench import own_epoch
 from graphweft.nn.hgt import HGT
 from graphweft.nn.rgcn import RGCN
 

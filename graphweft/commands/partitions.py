@@ -59,7 +59,7 @@ def partition(
     file = None if out is None else Path(out)
 
     def split() -> list[str]:
-        report = from_module("graphweft.partition_run", "partition_run")(spec, k, method, times, file)
+        report = from_module("graphweft.commands.partition_run", "partition_run")(spec, k, method, times, file)
         return [json.dumps(report, allow_nan=False)] if as_json else _lines(report)
 
     return split

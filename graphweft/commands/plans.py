@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -55,14 +56,15 @@ def plan(
     def show() -> list[str]:
         with placing(spec, own.keys()):
             found = from_module("graphweft.planning", "plan_run")(wanted, machine, ranks)
-        rows = [] if network is None else from_module("graphweft.scaling", "scaling_run")(wanted, ranks, network, found)
+        on_ranks = partial(from_module, "graphweft.commands.scaling")
+        rows = [] if network is None else on_ranks("scaling_run")(wanted, ranks, network, found)
         if as_json:
-            facts = from_module("graphweft.scaling", "scaling_facts")(rows) if rows else []
+            facts = on_ranks("scaling_facts")(rows) if rows else []
             return [json.dumps(found.to_dict() | ({"scaling": facts} if rows else {}), allow_nan=False)]
         told = ("data", "scale", "model", "layers", "hidden", "heads")
         words = [w for n in told if n in values for w in (f"--{n.replace('_', '-')}", str(values[n]))]
         lines = str(replace(found, explain=shlex.join(["graphweft", "explain", *words]))).splitlines()
-        return [*lines, "", *from_module("graphweft.scaling", "scaling_lines")(rows, network)] if rows else lines
+        return [*lines, "", *on_ranks("scaling_lines")(rows, network)] if rows else lines
 
     return show
 

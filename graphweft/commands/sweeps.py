@@ -129,9 +129,9 @@ def sweep(
 
     def search() -> list[str]:
         with _config.defaults(keep_heap=True):  # the process is the command's own
-            rows = from_module("graphweft.sweeping", "sweep")(values, wanted, count, _say(quiet))
+            rows = from_module("graphweft.commands.sweeping", "sweep")(values, wanted, count, _say(quiet))
         if as_json:
-            told = [from_module("graphweft.sweeping", "told")(row) for row in rows]
+            told = [from_module("graphweft.commands.sweeping", "told")(row) for row in rows]
             return [json.dumps({"rows": told, "out": out}, allow_nan=False)]
         return _table(rows, out)
 
@@ -145,11 +145,11 @@ def repeat(values: dict[str, Any], seeds: int, as_json: bool) -> Sequence[str]:
         if values.get(name):
             raise ConfigError(f"seeds={seeds} cannot be combined with {name}={values[name]}; leave one out")
     with _config.defaults(keep_heap=True):
-        row = from_module("graphweft.sweeping", "with_seeds")(values, seeds, _say(not values["progress"]))
+        row = from_module("graphweft.commands.sweeping", "with_seeds")(values, seeds, _say(not values["progress"]))
     if as_json:
-        told = {**from_module("graphweft.sweeping", "told")(row), "runs": row.runs, "out": str(row.folder)}
+        told = {**from_module("graphweft.commands.sweeping", "told")(row), "runs": row.runs, "out": str(row.folder)}
         return (json.dumps(told, allow_nan=False),)
-    val, test, metric = from_module("graphweft.sweeping", "columns_of")(row)
+    val, test, metric = from_module("graphweft.commands.sweeping", "columns_of")(row)
     cells: list[tuple[str, ...]] = [("seed", *_titles(val, test, metric), "best epoch", "epochs")]
     for one in row.runs:
         scores = (_cell(one.get(name), metric) for name in (val, test))
@@ -211,7 +211,7 @@ def _count(seeds: str) -> int:
 def _table(rows: Sequence[Any], out: str) -> list[str]:
     """A line for each combination, the best first."""
     first = next(row for row in rows if row.runs)
-    val, test, metric = from_module("graphweft.sweeping", "columns_of")(first)
+    val, test, metric = from_module("graphweft.commands.sweeping", "columns_of")(first)
     cells = [(*first.options, *_titles(val, test, metric), "runs")]
     for row in rows:
         scores = (_spread(row, name, metric) for name in (val, test))

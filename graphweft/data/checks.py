@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from graphweft._errors import DataError, DataWarning
-from graphweft.data.given import Features, Task
-from graphweft.storage.feature import SparseFeatures
+from graphweft.data.given import Task
+from graphweft.storage.feature import Features, SparseFeatures
 from graphweft.storage.int8_features import Int8Features
 
 _PASSED: MutableMapping[Tensor, tuple[int, frozenset[Hashable]]] = WeakIdKeyDictionary()  # by version: what it passed

@@ -29,7 +29,6 @@ from graphweft.data.checks import (
 from graphweft.data.column_encoding import MAX_CATEGORIES
 from graphweft.data.feature_kinds import FEATURE_KINDS
 from graphweft.data.given import (
-    Features,
     Task,
     by_type,
     check_head,
@@ -49,7 +48,7 @@ from graphweft.data.structure_features import structure_features
 from graphweft.data.table_encoding import Roles, TableEncoding, as_names
 from graphweft.data.tables import dataset_arguments
 from graphweft.graph.graph import Graph
-from graphweft.storage.feature import SparseFeatures, is_dense, kind_of, sparsity
+from graphweft.storage.feature import Features, SparseFeatures, is_dense, kind_of, sparsity
 from graphweft.storage.int8_features import Int8Features
 
 Part = Literal["train", "val", "test"]

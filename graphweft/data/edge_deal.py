@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphweft._distinct import Ids
 from graphweft._native import declare
 
 _deal = declare("gw_deal_edges")
 _compress = declare("gw_compress_pairs")
 
-Ids = NDArray[np.int64]
 Pairs = NDArray[np.signedinteger[Any]]
 
 

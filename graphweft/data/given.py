@@ -21,14 +21,13 @@ from graphweft._native import declare
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import borrow
 from graphweft.graph.node_ids import NodeIds
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features, SparseFeatures
 from graphweft.storage.int8_features import Int8Features
 
 _normalize_rows = declare("gw_dense_normalize_rows")
 
 _ROWS = 16_384  # at a time
 
-Features = Tensor | SparseFeatures
 Task = Literal["classification", "multilabel", "regression"]
 _TASKS = ("classification", "multilabel", "regression")
 

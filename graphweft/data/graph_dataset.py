@@ -18,13 +18,12 @@ from torch import Tensor
 from graphweft._checks import as_integer
 from graphweft._errors import ConfigError, DataError, GraphError
 from graphweft.data.dataset import REMEDY, Dataset, Part
-from graphweft.data.given import Features
 from graphweft.data.graph_samples import GraphSample, as_sample, classes_by_name, joined, sample_of
 from graphweft.data.random_rows import mixed_rows, rows_by_class
 from graphweft.graph.graph import Graph
 from graphweft.graph.select import as_selection
 from graphweft.graph.side_by_side import SideBySide, edge_order
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features, SparseFeatures
 from graphweft.storage.gather import gather_rows
 
 _PARTS: tuple[Part, ...] = ("train", "val", "test")

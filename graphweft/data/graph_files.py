@@ -24,10 +24,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from graphweft._distinct import Ids
 from graphweft._errors import DataError, DataWarning
 from graphweft.data.readers.files import one_line, open_regular, show
 from graphweft.data.readers.text_edges import choose_columns
-from graphweft.data.store_input import Edges, Ids, LabelKind, Rows
+from graphweft.data.store_input import Edges, LabelKind, Rows
 from graphweft.graph.graph import Graph
 from graphweft.sample.hashed import hashed
 from graphweft.storage.block_io import array_bytes, forget_pages, read_bytes

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import DataError, GraphWeftError
-from graphweft.data.given import Features, given_features, given_floats
+from graphweft.data.given import given_features, given_floats
 from graphweft.graph.graph import Graph
 from graphweft.graph.side_by_side import owners
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features, SparseFeatures
 from graphweft.storage.gather import gather_rows
 
 GRAPH_ID = "graph_id"  # the array of a dataset of several graphs with labelled nodes: the graph of each node

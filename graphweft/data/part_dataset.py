@@ -21,10 +21,8 @@ from graphweft.data.part_rows import PartRows
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import with_degrees
 from graphweft.graph.graph import Graph
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features
 from graphweft.storage.store_format import SPLIT_BITS
-
-Features = Tensor | SparseFeatures
 
 
 class PartDataset(Dataset):

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from graphweft._distinct import Ids
 from graphweft._errors import ConfigError, DataError, DataWarning
 from graphweft.data.dataset import Dataset, training_labels
 from graphweft.graph.graph import Graph
@@ -24,8 +25,6 @@ from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.fingerprint import fingerprint
 from graphweft.storage.store_format import SPLIT_BITS
 from graphweft.storage.store_types import Types
-
-Ids = NDArray[np.int64]
 
 
 class Rows(NamedTuple):

@@ -19,10 +19,9 @@ from torch import Tensor
 from graphweft._checks import as_integer
 from graphweft._errors import ConfigError
 from graphweft.data.feature_kinds import FEATURE_KINDS, USUAL_WIDTH
-from graphweft.data.given import Features
 from graphweft.graph.graph import Graph
 from graphweft.partitioning.partition import undirected
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features, SparseFeatures
 
 _DENSE_UP_TO = 200  # nodes; below that all eigenvectors are found at once
 _TOLERANCE = 1e-6

@@ -20,8 +20,8 @@ from graphweft._errors import ConfigError, DtypeError, GraphError
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import borrow
 from graphweft.graph.select import as_selection
-from graphweft.interop.parts import Features, GraphParts
-from graphweft.storage.feature import SparseFeatures
+from graphweft.interop.parts import GraphParts
+from graphweft.storage.feature import Features, SparseFeatures
 
 STRUCTURE = ("edge_index", "adj_t", "adj", "num_nodes")
 ON_EDGES = ("edge_attr", "edge_weight")

@@ -19,9 +19,8 @@ from graphweft.data.dataset import Dataset
 from graphweft.data.given import Task
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed import Relation
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features, SparseFeatures
 
-Features = Tensor | SparseFeatures
 _NONE = torch.zeros(0, dtype=torch.int64)
 
 

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from graphweft._errors import ConfigError, GraphError, MissingPackageError
 from graphweft.graph.graph import Graph
-from graphweft.interop.parts import Features
-from graphweft.storage.feature import SparseFeatures, is_dense
+from graphweft.storage.feature import Features, SparseFeatures, is_dense
 
 _SPLITS = ("train_idx", "val_idx", "test_idx")
 

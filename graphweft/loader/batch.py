@@ -26,10 +26,8 @@ from graphweft.loader.rows import Rows
 from graphweft.loader.tables import edge_table, whole_graph, width_of
 from graphweft.loader.typed_views import TypedViews
 from graphweft.sample.sampler import Sample
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features, SparseFeatures
 from graphweft.storage.gather import gather_rows
-
-Features = Tensor | SparseFeatures
 
 
 class Data(Protocol):

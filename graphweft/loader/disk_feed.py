@@ -18,17 +18,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
-from graphweft._distinct import distinct, union
+from graphweft._distinct import Ids, distinct, union
 from graphweft._machine import processors
 from graphweft._trace import span
 from graphweft._workers import become_worker
 from graphweft.storage.row_cache import TOGETHER, Loaded, RowCache
 
 B = TypeVar("B")
-Ids = NDArray[np.int64]
 _OBJECTS = 1 << 14  # bytes of a batch beside its tensors
 _USES = 3  # times the rows of the table: the most uses of rows that are known ahead
 

@@ -34,8 +34,7 @@ from graphweft.loader.hubs import Hubs
 from graphweft.loader.neighbours import Neighbours
 from graphweft.loader.part_order import SharedOrder, most_held, shared_order
 from graphweft.loader.parts import PartSource
-from graphweft.loader.whole_first import WithJoint
-from graphweft.sample.sampler import check_fanouts
+from graphweft.sample.sampler import Sample, check_fanouts
 from graphweft.sample.stages import Key, permutation
 from graphweft.storage.store import Store
 
@@ -250,8 +249,8 @@ class GroupLoader(EpochLoader[Batch]):
 
     @property
     def _hops(self) -> tuple[int, ...]:
-        """Fan-outs of the hops that are drawn: none for a first layer that reads joint rows."""
-        return self.fanouts[:-1] if isinstance(self.source, WithJoint) else self.fanouts
+        """Fan-outs of the hops that are drawn."""
+        return self.fanouts
 
     def ready(self, planned: PlannedGroup, group: Group) -> object:
         """What draws the batches of a group, made before them."""
@@ -266,9 +265,11 @@ class GroupLoader(EpochLoader[Batch]):
         count = -(-seeds // self.batch_size)
         some = slice(seeds * number // count, seeds * (number + 1) // count)
         sample = planned.key.sample(group.sampler(self._hops), group.numbers(planned.nodes[some]))
-        if isinstance(self.source, WithJoint):
-            return self.source.batch(sample, group, planned.places[some])
-        return make_batch(sample, group, planned.places[some], group.rows(sample.n_id))
+        return self._made(sample, group, planned.places[some])
+
+    def _made(self, sample: Sample, group: Group, places: Tensor) -> Batch:
+        """The batch of a sample, with the rows that its first layer reads."""
+        return make_batch(sample, group, places, group.rows(sample.n_id))
 
     def _batches(self, turn: object, epoch: int, first: int) -> Iterator[Batch]:
         mine: ReadAhead | None = None

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed import Relation
-from graphweft.loader.batch import Batch, Data, Features
+from graphweft.loader.batch import Batch, Data
 from graphweft.loader.named import Row
 from graphweft.loader.typed_views import EdgeView, TypedViews
 from graphweft.sample.sampler import Sample
+from graphweft.storage.feature import Features
 from graphweft.storage.gather import gather_rows
 
 

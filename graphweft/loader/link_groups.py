@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from graphweft._distinct import Ids
 from graphweft._draws import mixed
 from graphweft.loader.group_loader import GroupLoader, PlannedGroup, ReadAhead
 from graphweft.loader.groups import Group
@@ -28,7 +29,6 @@ from graphweft.sample.permutation import permutation
 from graphweft.sample.stages import Key
 from graphweft.storage.store import Store
 
-Ids = NDArray[np.int64]
 VAL, TEST = 0.05, 0.1
 
 

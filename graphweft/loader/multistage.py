@@ -20,14 +20,14 @@ from torch import Tensor
 from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
-from graphweft.loader.batch import Batch, Data, Features
+from graphweft.loader.batch import Batch, Data
 from graphweft.loader.loader import Loader
 from graphweft.sample.multistage import EpochPlan, Nest, NestedSample, Path, Planned
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import Sample, check_fanouts
 from graphweft.sample.stages import Key, LargeBatch, Level, Parts, Stage, Whole
 from graphweft.sample.working_set import structure_bytes
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features, SparseFeatures
 from graphweft.storage.gather import gather_rows
 
 KEPT = 4  # macro-batches in memory: the one in use, the next, and those of threads that lag behind

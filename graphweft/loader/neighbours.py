@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from graphweft._distinct import Ids
 from graphweft.loader.hubs import LAZINESS, Hubs, PartWalk, has_mixed_rows, index_dtype, row_columns
 from graphweft.loader.parts import PartSource, edge_bytes
 from graphweft.storage.block_io import ReadCounts, aligned_empty, array_bytes, bytes_of
@@ -29,8 +30,6 @@ from graphweft.storage.requests import SECTOR
 _ID = 8
 _DEGREES = 4  # times the mean in-degree: neighbours', before it is known
 _KEY = 2 * _ID  # bytes of a node that a group has of all of its parts' neighbours at once: its id, its in-edges
-
-Ids = NDArray[np.int64]
 
 
 class Reader(Protocol):

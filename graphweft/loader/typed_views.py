@@ -22,10 +22,8 @@ from graphweft.loader.named import Named, Row
 from graphweft.loader.rows import Rows
 from graphweft.loader.tables import ON_EDGES, edge_table, whole_graph, width_of
 from graphweft.sample.sampler import Sample, counts_up_to
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features
 from graphweft.storage.gather import gather_rows
-
-Features = Tensor | SparseFeatures
 
 
 class View(Named):

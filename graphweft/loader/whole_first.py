@@ -1,13 +1,14 @@
 """Parts whose nodes have their neighbours' features put together beside their own, over the whole graph.
 
 Comes in: a :class:`PartSource`, rows that were put together. Goes out: the same parts with rows of twice the columns,
-and batches whose first layer reads such a row in the place of drawn in-edges. Called by mode "macro". Groups leave
-edges out; the first layer has no parameter before its sum over them, so that can be taken once, over all in-edges.
+and a loader of batches whose first layer reads such a row in the place of drawn in-edges. Called by mode "macro".
+Groups leave edges out; the first layer has no parameter before its sum over them, so that can be taken once, over all
+in-edges.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import Block, with_degrees
 from graphweft.graph.graph import Graph
 from graphweft.loader.batch import Batch, make_batch
+from graphweft.loader.group_loader import GroupLoader
+from graphweft.loader.groups import Group
 from graphweft.loader.parts import PartSource
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import Sample
@@ -58,27 +61,13 @@ class WithJoint:
         self.num_features = 2 * plain.num_features
         self.feature_bytes: NDArray[np.int64] = np.diff(plain.bounds) * _REAL * self.num_features
         self.counts: ReadCounts | None = getattr(plain, "counts", None)
+        self.structure, self.edge_columns, self.labels = plain.structure, plain.edge_columns, plain.labels
+        self.read_ahead = plain.read_ahead
 
     @property
     def joint_bytes(self) -> NDArray[np.int64]:
         """(parts,) bytes of the joint rows of each part."""
         return self.feature_bytes // 2
-
-    def read_ahead(self, number: int) -> None:
-        """What a group takes of a part is asked for next."""
-        self.plain.read_ahead(number)
-
-    def structure(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
-        """Offsets, and sources of in-edges, ascending in every row."""
-        return self.plain.structure(number)
-
-    def edge_columns(self, number: int) -> tuple[NDArray[np.integer[Any]] | None, NDArray[np.float32] | None]:
-        """Weights of a part's in-edges, where there are some."""
-        return self.plain.edge_columns(number)
-
-    def labels(self, number: int) -> Tensor:
-        """The labels of a part."""
-        return self.plain.labels(number)
 
     def features_into(self, number: int, out: Tensor) -> None:
         """The rows of a part, (n, 2 F), into ``out``."""
@@ -105,12 +94,22 @@ class WithJoint:
         """As :meth:`feature_rows`, as rows ``at`` of ``out``."""
         out.index_copy_(0, at, self.feature_rows(ids).to(out.dtype))
 
-    def batch(self, sample: Sample, group: Any, places: Tensor) -> Batch:
-        """A batch of a group whose sample has a hop for each layer but the first."""
+
+class WholeFirstLoader(GroupLoader):
+    """Batches of groups whose first layer reads joint rows. Args: as for :class:`GroupLoader`, on a ``WithJoint``."""
+
+    source: WithJoint
+
+    @property
+    def _hops(self) -> tuple[int, ...]:
+        """No hop is drawn for the first layer."""
+        return self.fanouts[:-1]
+
+    def _made(self, sample: Sample, group: Group, places: Tensor) -> Batch:
         rows, ids = group.rows(sample.n_id), group.n_id[sample.n_id]
-        width, has_any = self.plain.num_features, self.has_any[ids]
+        width, has_any = self.source.plain.num_features, self.source.has_any[ids]
         x = torch.cat([rows[:, :width], rows[has_any, width:]])
-        sample.blocks = (joined_block(has_any, self.degrees[ids]), *sample.blocks)
+        sample.blocks = (joined_block(has_any, self.source.degrees[ids]), *sample.blocks)
         return make_batch(sample, group, places, x)
 
 
@@ -133,4 +132,4 @@ def joined_block(has_any: Tensor, degrees: Tensor) -> Block:
     return NeighborSampler(graph, [-1]).sample(torch.arange(own)).blocks[0]
 
 
-__all__ = ["JointRows", "WithJoint", "joined_block"]
+__all__ = ["JointRows", "WholeFirstLoader", "WithJoint", "joined_block"]

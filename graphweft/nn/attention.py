@@ -22,7 +22,8 @@ from graphweft.nn.edges import ATTR, Carried, EdgeInputs, looped
 from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, as_widths, check_blocks, check_model, glorot, reducer
 from graphweft.nn.stack import Stack
-from graphweft.runtime.compile import CompiledFunction, Features
+from graphweft.runtime.compile import CompiledFunction
+from graphweft.storage.feature import Features
 
 
 class AttentionConv(CompiledModule):

@@ -23,8 +23,9 @@ from graphweft.nn.edges import DEGREE, LOOP, OWN_SCALE, SCALE, WEIGHT, Carried, 
 from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, check_model, glorot, reducer
 from graphweft.nn.stack import Stack
-from graphweft.runtime.compile import Arguments, Features
+from graphweft.runtime.compile import Arguments
 from graphweft.runtime.constants import constant
+from graphweft.storage.feature import Features
 
 
 class GCNConv(CompiledModule):

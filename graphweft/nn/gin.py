@@ -18,7 +18,7 @@ from graphweft.nn.edges import WEIGHT, EdgeInputs
 from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, as_widths, check_model, glorot, make_norm, reducer
 from graphweft.nn.stack import Stack
-from graphweft.runtime.compile import Features
+from graphweft.storage.feature import Features
 
 
 class GINConv(CompiledModule):

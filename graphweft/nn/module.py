@@ -36,12 +36,12 @@ from graphweft.nn.made_with import OTHER_NAMES, ConstructorSignature, KeepsArgum
 from graphweft.nn.opaque import left_out, traced, untraced
 from graphweft.nn.settings import is_parametrized, is_watched, settings_of, tensors_of
 from graphweft.runtime import norms as norms_on_cpu
-from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Field
+from graphweft.runtime.compile import Arguments, CompiledFunction, Field
 from graphweft.runtime.constants import check_ids_once, constant, is_declared
 from graphweft.runtime.feature_types import is_half
 from graphweft.runtime.function import Pullback
 from graphweft.storage.dense_rows import dense_rows
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features, SparseFeatures
 from graphweft.storage.int8_features import Int8Features
 
 REDUCERS = ("sum", "mean", "max")

@@ -12,9 +12,7 @@ from torch import Tensor
 
 from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
-from graphweft.storage.feature import SparseFeatures
-
-Features = Tensor | SparseFeatures
+from graphweft.storage.feature import Features
 
 
 class NodeData(Protocol):

@@ -25,7 +25,8 @@ from graphweft.nn.edges import OWN_SCALE, SCALE, EdgeInputs
 from graphweft.nn.frame import Frame
 from graphweft.nn.gcn import with_factors
 from graphweft.nn.module import CompiledModule, check_model, glorot
-from graphweft.runtime.compile import Arguments, Features
+from graphweft.runtime.compile import Arguments
+from graphweft.storage.feature import Features
 
 
 class _Smooth(CompiledModule):

@@ -23,7 +23,7 @@ from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, check_model, glorot, reducer
 from graphweft.nn.node_data import NodeData, flat_columns
 from graphweft.nn.typed_stack import TypedConv, TypedStack, glorot_tables
-from graphweft.runtime.compile import Features
+from graphweft.storage.feature import Features
 from graphweft.storage.relational import relational_rows
 
 

@@ -20,9 +20,8 @@ from graphweft.nn.frame import Frame
 from graphweft.nn.lstm import last_states
 from graphweft.nn.module import REDUCERS, CompiledModule, as_widths, check_model, glorot, reducer
 from graphweft.nn.stack import Stack
-from graphweft.runtime.compile import Features
 from graphweft.storage.dense_rows import dense_rows
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features, SparseFeatures
 
 _FURTHER = {"pool": "max", "lstm": "lstm"}  # reducers of this layer alone, and how rows are combined
 

@@ -31,11 +31,11 @@ from graphweft.nn.frame import ACTIVATIONS, SLOPES, Frame
 from graphweft.nn.module import REDUCERS, CompiledModule, check_blocks, check_model, make_norm, reducer
 from graphweft.nn.node_data import NodeData
 from graphweft.nn.settings import tensors_of
-from graphweft.runtime.compile import Arguments, CompiledFunction, Features
+from graphweft.runtime.compile import Arguments, CompiledFunction
 from graphweft.runtime.staged import StagedFunction, sampled_hops
 from graphweft.runtime.tier import Tier
 from graphweft.sample.neighbor import NeighborSampler
-from graphweft.storage.feature import is_dense
+from graphweft.storage.feature import Features, is_dense
 
 _COMPILED_NORMS = (nn.BatchNorm1d, nn.LayerNorm)
 

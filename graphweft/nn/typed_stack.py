@@ -24,8 +24,8 @@ from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, check_model, glorot
 from graphweft.nn.settings import tensors_of
 from graphweft.nn.stack import Stack
-from graphweft.runtime.compile import Arguments, Features
-from graphweft.storage.feature import SparseFeatures
+from graphweft.runtime.compile import Arguments
+from graphweft.storage.feature import Features, SparseFeatures
 
 
 class TypedConv(CompiledModule):

@@ -55,10 +55,9 @@ from graphweft.runtime.second import Origin, Run, distinct
 from graphweft.runtime.sizes import class_of, decisive_sizes, measure_sizes
 from graphweft.runtime.stand_in import times_larger, worth_a_kernel
 from graphweft.runtime.targets import target_of
-from graphweft.storage.feature import SparseFeatures, is_dense
+from graphweft.storage.feature import Features, SparseFeatures, is_dense
 from graphweft.storage.fingerprint import fingerprint, is_readable
 
-Features = Tensor | SparseFeatures
 Field = tuple[Tensor, Residency]
 
 _MOST_PLANS = 256

@@ -17,9 +17,7 @@ from graphweft._errors import ShapeError
 from graphweft._memory import empty
 from graphweft.graph.graph import Graph
 from graphweft.ir.residency import Residency, TensorType
-from graphweft.storage.feature import SparseFeatures, is_dense
-
-Features = Tensor | SparseFeatures
+from graphweft.storage.feature import Features, SparseFeatures, is_dense
 
 _COMPILED = {torch.float32, torch.float64}
 

@@ -46,10 +46,9 @@ from graphweft.runtime.targets import target_of
 from graphweft.runtime.tier import Tier
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import OpenSample, Sample
-from graphweft.storage.feature import SparseFeatures, is_dense, stored
+from graphweft.storage.feature import Features, SparseFeatures, is_dense, stored
 from graphweft.storage.int8_features import Int8Features
 
-Features = Tensor | SparseFeatures
 # writes a batch's program: (builder, inputs by name, training) -> outputs by name
 Describe = Callable[[Builder, dict[str, Value], bool], dict[str, Value]]
 # draws a batch: (sampler, seeds, (seed, epoch, stage), whether the last hop stays open)

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from graphweft.passes.pipeline import WORTH_A_KERNEL
 
-
-class _StandIn:
-    """How many times larger what runs now stands for."""
-
-    times = 1.0
+_TIMES: ContextVar[float] = ContextVar("times", default=1.0)
 
 
 @contextmanager
@@ -30,23 +27,22 @@ def stands_for(times: float) -> Iterator[None]:
         >>> times_larger(), worth_a_kernel(None)
         (1.0, None)
     """
-    before, _StandIn.times = _StandIn.times, times
+    token = _TIMES.set(times)
     try:
         yield
     finally:
-        _StandIn.times = before
+        _TIMES.reset(token)
 
 
 def times_larger() -> float:
     """How many times larger what runs now stands for; 1: it is all there is."""
-    return _StandIn.times
+    return _TIMES.get()
 
 
 def worth_a_kernel(usual: int | None) -> int | None:
     """Bytes of a matrix from which kernels are generated for it; ``usual``, None for the passes' own bound, of all."""
-    if _StandIn.times == 1.0:
-        return usual
-    return int((WORTH_A_KERNEL if usual is None else usual) / _StandIn.times)
+    times = times_larger()
+    return usual if times == 1.0 else int((WORTH_A_KERNEL if usual is None else usual) / times)
 
 
 __all__ = ["stands_for", "times_larger", "worth_a_kernel"]

@@ -428,6 +428,9 @@ class SparseFeatures(torch.Tensor):
         return format(repr(self), spec)
 
 
+Features = torch.Tensor | SparseFeatures  # rows of nodes, in either layout
+
+
 def is_dense(x: Any) -> TypeGuard[torch.Tensor]:
     """Whether ``x`` is a tensor with memory of its own: sparse and 8-bit features are tensors to torch, but have none.
 

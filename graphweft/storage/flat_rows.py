@@ -15,10 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from graphweft._distinct import Ids
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.store import Store
-
-Ids = NDArray[np.int64]
 
 _VALUES = 1 << 16  # of dense rows whose places are looked at together
 

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from graphweft._errors import ConfigError
@@ -25,7 +24,6 @@ from graphweft.storage.row_reader import RowReader
 from graphweft.storage.store import Store
 from graphweft.storage.typed_rows import Piece
 
-Ids = NDArray[np.int64]
 _ELEMENT = 4  # bytes of a float32, as models read features
 _NUMBERS = 64  # bytes of a row of a piece: its places, orders and ids
 _BUFFERS, _LEAST_BUFFERS = 4, 1 << 20  # a share of the memory, and bytes, of what is read before it has its place

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from graphweft._distinct import Ids
 from graphweft._errors import ConfigError
 from graphweft.storage.block_io import aligned_empty
 from graphweft.storage.memory_size import shown_bytes
@@ -27,7 +27,6 @@ from graphweft.storage.requests import SECTOR
 from graphweft.storage.row_reader import RowReader
 from graphweft.storage.store import Store
 
-Ids = NDArray[np.int64]
 _ELEMENT = 4  # bytes of a float32, as models read features
 _SLOT_BYTES = 8 + 1 + 24  # a row's id and mark, and what its replacement computes
 _BUFFERS, _LEAST_BUFFERS = 32, 1 << 20  # a share of the memory, and bytes: what is read before rows have their places

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from graphweft._distinct import Ids
 from graphweft._errors import DataError
 from graphweft._native import declare
 from graphweft.storage.block_io import ReadCounts
@@ -30,8 +31,6 @@ _STACK = 4 * SECTOR  # bytes that a thread touches of its stack
 THREADS = 32  # requests under way at a time, at most
 _FILES = 128  # open at a time
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-
-Ids = NDArray[np.int64]
 
 
 class _Requests(NamedTuple):

@@ -25,7 +25,7 @@ from graphweft.runtime.prediction import plan_works
 from graphweft.runtime.staged import Choice, PreparedBatch, StagedPlan, batch_sizes
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.schedule.subtasks import Subtasks
-from graphweft.storage.feature import SparseFeatures, stored
+from graphweft.storage.feature import Features, SparseFeatures, stored
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
 from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
@@ -36,7 +36,6 @@ from graphweft.train.macro_works import macro_works
 from graphweft.train.needs import RunBudget
 from graphweft.train.node_batches import NodeBatches, Tables
 from graphweft.train.samplers import AnySampler
-from graphweft.train.settle import Features
 from graphweft.train.setup import Drawn
 
 AnyLoader = Loader | LinkLoader | GroupLoader

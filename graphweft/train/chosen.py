@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +31,9 @@ from graphweft.train.update import Update
 _NUMBERS = ("label_smoothing", "warmup", "clip", "clip_value", "ema")
 
 
-class Chosen(NamedTuple):
-    """The choices by the trainer's keywords."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Chosen:
+    """The choices, those of the trainer's keywords."""
 
     loss: Any = None
     class_weight: Any = None

@@ -11,11 +11,10 @@ from typing import Any
 from torch import Tensor
 
 from graphweft.data.dataset import Dataset
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features, SparseFeatures
 from graphweft.train.device_batches import DeviceMiniBatch
 from graphweft.train.link_task import LinkTask
 from graphweft.train.metrics import Evaluation
-from graphweft.train.settle import Features
 
 
 class DeviceLinkTask(DeviceMiniBatch, LinkTask):

@@ -21,6 +21,7 @@ from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
 from graphweft.runtime.staged import PreparedBatch
 from graphweft.schedule.subtasks import Subtasks
+from graphweft.storage.feature import Features
 from graphweft.storage.memory_size import memory_bytes
 from graphweft.storage.store import Store
 from graphweft.train.batch_steps import AnyLoader
@@ -34,7 +35,6 @@ from graphweft.train.node_batches import NodeBatches
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
-from graphweft.train.settle import Features
 from graphweft.train.setup import Setup
 from graphweft.train.stored_inference import StoredInference
 from graphweft.train.stored_needs import check_rows, predicted_bytes

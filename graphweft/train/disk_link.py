@@ -19,15 +19,13 @@ from graphweft.loader.disk import DiskTables, tables_of
 from graphweft.loader.disk_link import DiskLinkLoader
 from graphweft.loader.link import LinkLoader
 from graphweft.nn.stack import Stack
+from graphweft.storage.feature import Features
 from graphweft.storage.memory_size import memory_bytes
 from graphweft.train.disk_batches import EVALUATION, check_mapped
 from graphweft.train.disk_counts import FromDisk
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.link_task import LinkTask, check_link, check_stored_links
-from graphweft.train.metrics import Evaluation
-from graphweft.train.needs import trimmed
 from graphweft.train.samplers import fitting_fanouts
-from graphweft.train.settle import Features
 from graphweft.train.setup import Setup
 from graphweft.train.stored_inference import StoredInference
 from graphweft.train.stored_needs import SPLITTING, check_link_rows, link_outputs
@@ -98,11 +96,6 @@ class DiskLinkTask(LinkTask, FromDisk):
     def use(self, edge_data: EdgeData) -> None:
         """As for links in memory; weights of edges were read with the structure."""
         super().use(edge_data.with_weight(self.ds.edge_weight))
-
-    def evaluate(self) -> Evaluation:
-        """As for links in memory; what batches took is given back before it, and the other way round."""
-        with trimmed(self.budget):
-            return super().evaluate()
 
     def outputs(self) -> Tensor:
         """As :meth:`logits`: pairs of all nodes are scored."""

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from graphweft._distinct import Ids
 from graphweft.graph.adjacency import Adjacency
 from graphweft.loader.parts import PartSource
 from graphweft.storage.block_io import aligned_empty
@@ -22,8 +23,6 @@ from graphweft.train.node_set import NodeSet
 from graphweft.train.row_tables import RowTable
 from graphweft.train.row_tiles import in_edges
 from graphweft.train.scratch import Scratch
-
-Ids = NDArray[np.int64]
 
 _TAKES = 4  # of a piece: nodes whose in-edges are looked up at a time, which takes several numbers an edge
 

@@ -19,13 +19,13 @@ from graphweft.data.dataset import Dataset, Part
 from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.passes.work import Sizes
 from graphweft.runtime.staged import StagedPlan
+from graphweft.storage.feature import Features
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.format_trial import FormatTrial
 from graphweft.train.metrics import Evaluation
 from graphweft.train.needs import RunBudget
 from graphweft.train.node_order import NodeOrder
 from graphweft.train.replayed import Replays
-from graphweft.train.settle import Features
 from graphweft.train.target import Target
 from graphweft.train.update import Update
 

@@ -30,7 +30,7 @@ from graphweft.runtime.prediction import computed
 from graphweft.runtime.sizes import measure_sizes
 from graphweft.runtime.tape import WRITTEN, Tape
 from graphweft.runtime.targets import target_of as plan_target
-from graphweft.storage.feature import SparseFeatures, alone, is_dense
+from graphweft.storage.feature import Features, SparseFeatures, alone, is_dense
 from graphweft.train.device import device_of, stays_sparse
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
@@ -41,7 +41,7 @@ from graphweft.train.needs import Needs, RunBudget, base_needs, full_needs, loss
 from graphweft.train.needs_by_running import kept_buffers, run_bytes
 from graphweft.train.node_order import NodeOrder
 from graphweft.train.own_loss import OwnLoss
-from graphweft.train.settle import Features, settle_model
+from graphweft.train.settle import settle_model
 from graphweft.train.target import Cells, OwnCells, Target, target_of
 from graphweft.train.update import Update
 

@@ -25,20 +25,19 @@ from graphweft.loader.groups import group_bytes, kept_bytes, parts_within
 from graphweft.loader.hubs import Hubs, pin_hubs
 from graphweft.loader.neighbours import BroughtSizes, Neighbours
 from graphweft.loader.parts import MemoryParts, PartSource
-from graphweft.loader.whole_first import WithJoint
+from graphweft.loader.whole_first import WholeFirstLoader, WithJoint
 from graphweft.nn.edges import EdgeInputs
-from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
 from graphweft.partitioning.partition import partition
 from graphweft.runtime.staged import PreparedBatch
 from graphweft.sample.stages import Parts
+from graphweft.storage.feature import Features
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
-from graphweft.train.batch_steps import AnyLoader
 from graphweft.train.disk_batches import check_typed_model
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.full_batch import evaluation
 from graphweft.train.joint_rows import check_first, with_joint_rows
-from graphweft.train.macro import Macro, MacroRun
+from graphweft.train.macro import Macro
 from graphweft.train.metrics import Evaluation
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.needs import RunBudget, trimmed
@@ -47,7 +46,6 @@ from graphweft.train.options import AUTO, FIRST, check_macro
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.scratch import NoRoomError, Scratch
-from graphweft.train.settle import Features
 from graphweft.train.setup import Setup
 from graphweft.train.stored_needs import fit_groups, least_beside, least_told, predicted_bytes
 
@@ -141,6 +139,9 @@ class Grouped(OnGroups):
     Raises: ConfigError for options that do not fit, MemoryBudgetError for too little memory.
     """
 
+    loader: GroupLoader
+    _joint: WithJoint | None = None  # the parts, where the first layer reads all in-edges
+
     def _set_up(self, setup: Setup) -> None:
         model, ds, macro, memory = setup.model, setup.ds, setup.drawn.macro, setup.memory
         if isinstance(ds, StoredDataset):
@@ -159,9 +160,10 @@ class Grouped(OnGroups):
         self._plain, self._row_ids = _source_of(ds, setup.x, macro)
         self._source = self._plain
         if macro is not None and macro.first != FIRST[0]:
-            check_first(model, self._plain)
+            stack = check_first(model, self._plain)
             _count_of(self._plain, ds, macro, memory, hubs, beside, None)  # refuses before anything is found
-            self._source = self._with_joint(setup)
+            self._joint = with_joint_rows(stack, self._plain, memory_bytes(memory), setup.scratch)
+            self._source = self._joint
         count_of = partial(_count_of, self._source, ds, macro, memory, hubs, beside)
         self._bring = partial(self._brought, setup)
         self._is_auto = macro is not None and macro.neighbours == AUTO
@@ -174,15 +176,14 @@ class Grouped(OnGroups):
         self.loader, self.macro = self._load()
         self._labels = ds.y[:0]
         budget = memory_bytes(memory) if memory is not None or isinstance(ds, StoredDataset) else 1 << 30
-        assert isinstance(self.loader, GroupLoader)  # as loaded
-        # with the parts that stay in memory
-        source = self._plain if isinstance(self._source, WithJoint) else self.loader.source
+        source = self.loader.source if self._joint is None else self._plain  # that of the loader keeps parts in memory
         room = budget - kept_bytes(source, self._keep)
         self.inference = PartInference(model, source, room, self.group, setup.scratch)
 
-    def _load(self) -> tuple[AnyLoader, MacroRun | None]:
+    def _load(self) -> tuple[GroupLoader, None]:
         """The loader over the training rows."""
-        loader = GroupLoader(
+        kind = GroupLoader if self._joint is None else WholeFirstLoader
+        loader = kind(
             *(self._source, self._seeds(), self.fanouts, self.drawn.batch_size, True, self.seed),
             count=self.group,
             hubs=self.hubs,
@@ -228,11 +229,6 @@ class Grouped(OnGroups):
         """The training rows in the numbers of the source, ascending."""
         found: Tensor = torch.unique(self._row_ids[self.rows["train"]], sorted=True)
         return found
-
-    def _with_joint(self, setup: Setup) -> WithJoint:
-        """The parts, with what the first layer puts together. Raises: DataError, MemoryBudgetError."""
-        assert isinstance(setup.model, Stack)  # as was checked
-        return with_joint_rows(setup.model, self._plain, memory_bytes(setup.memory), setup.scratch)
 
     def _pinned(self, budget: int) -> Hubs:
         """The most influential nodes for the training rows, as many steps away as there are layers."""
@@ -287,23 +283,22 @@ class Grouped(OnGroups):
         now, loader = self._counts(), self.loader
         nbytes, requests, reading, waiting = (after - before for after, before in zip(now, self._seen, strict=True))
         times = {"read_seconds": reading, "wait_seconds": waiting}
-        edges = loader.times.edges if isinstance(loader, GroupLoader) else None
+        edges = loader.times.edges
         if edges is not None and edges[0].any():
             times["edges_kept"] = float(edges[1].sum() / edges[0].sum())
         if not isinstance(self.ds, StoredDataset):
             return times
-        assert isinstance(loader, GroupLoader)  # as loaded
         groups = {group.number: group.parts for group in loader.plan(loader.epoch - 1)}
         more = np.zeros(len(self._source.bounds) - 1, np.int64)
         more += 0 if self.neighbours is None else self.neighbours.sizes.nbytes
-        more += self._source.joint_bytes if isinstance(self._source, WithJoint) else 0
+        more += 0 if self._joint is None else self._joint.joint_bytes
         needed = sum(_read_bytes(self.ds, part) + int(more[part]) for parts in groups.values() for part in parts)
         counts = {"bytes_needed": needed, "bytes_read": nbytes, "read_requests": requests}
         return {**{name: float(count) for name, count in counts.items()}, **times}
 
     def notes(self) -> tuple[str, ...]:
         """Which edges the groups leave out, where they are many."""
-        edges = self.loader.times.edges if isinstance(self.loader, GroupLoader) else None
+        edges = self.loader.times.edges
         if edges is None or not edges[0].any():
             return ()
         there = np.flatnonzero(edges[0])
@@ -319,7 +314,6 @@ class Grouped(OnGroups):
 
     def _counts(self) -> tuple[int, int, float, float]:
         """Bytes, requests, seconds of reading and of waiting so far."""
-        assert isinstance(self.loader, GroupLoader)  # as loaded
         times = self.loader.times
         counts = self.ds.store.counts if isinstance(self.ds, StoredDataset) else None
         read = (0, 0) if counts is None else (counts.nbytes, counts.requests)
@@ -362,7 +356,7 @@ class Grouped(OnGroups):
             drawn["hubs"] = len(self.hubs.ids)
         if self.neighbours is not None:
             drawn["neighbours"] = self.neighbours.share
-        if isinstance(self._source, WithJoint):
+        if self._joint is not None:
             drawn["first"] = "whole"
         if self._reuse > 1:
             drawn["reuse"] = self._reuse
@@ -386,7 +380,7 @@ class Grouped(OnGroups):
         if edge_data.inputs is not None and not edge_data.compiled:
             kind = type(self.model).__name__
             raise ConfigError(f"mode=macro cannot be combined with edge_weight and {kind}; use edge_data='ignore'")
-        if edge_data.inputs is not None and isinstance(self._source, WithJoint):
+        if edge_data.inputs is not None and self._joint is not None:
             raise ConfigError("macro: first=whole cannot be combined with edge_weight; use edge_data='ignore'")
         super().use(edge_data)
 

@@ -17,20 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from graphweft._distinct import Ids
 from graphweft._errors import ConfigError, DataError, MemoryBudgetError
 from graphweft._memory import POOL
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.groups import group_bytes, kept_bytes, parts_within
 from graphweft.loader.link_batch import LinkBatch
-from graphweft.loader.link_groups import Ids, LinkGroupLoader, TrainingParts, share_of
+from graphweft.loader.link_groups import LinkGroupLoader, TrainingParts, share_of
 from graphweft.nn.stack import Stack
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.store import Store
 from graphweft.train.grouped import OnGroups
 from graphweft.train.link_task import MOST_SCORED, LinkTask, check_link, check_stored_links
 from graphweft.train.macro import Macro
-from graphweft.train.metrics import Evaluation
-from graphweft.train.needs import trimmed
 from graphweft.train.options import FIRST, check_macro
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
@@ -98,11 +97,6 @@ class GroupedLinks(OnGroups, LinkTask):
         held, scoring = link_outputs(self.model, self.store, split=self.split)
         given = {"model": self.model, "inference": self.inference, "in_memory": False, "outputs": self.logits}
         return SimpleNamespace(ds=ds, rows={"all": ids}, counted=(held, scoring - held), **given)
-
-    def evaluate(self) -> Evaluation:
-        """As for links in memory; what groups took is given back before it, and the other way round."""
-        with trimmed(self.budget):
-            return super().evaluate()
 
     def use(self, edge_data: Any) -> None:
         """Raises: ConfigError for values of edges."""

@@ -15,9 +15,7 @@ from graphweft import _config
 from graphweft.runtime.constants import Reference
 from graphweft.runtime.feature_types import in_half
 from graphweft.runtime.plan import Plan
-from graphweft.storage.feature import SparseFeatures, is_dense
-
-Features = Tensor | SparseFeatures
+from graphweft.storage.feature import Features, is_dense
 
 
 class HalfFeatures:

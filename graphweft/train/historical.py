@@ -17,11 +17,9 @@ from graphweft.loader.multistage import MacroBatch, NestedBatch
 from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.stack import Stack
 from graphweft.sample.multistage import Path
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features
 from graphweft.storage.history import HistoryTable
 from graphweft.train.inference import infer
-
-Features = Tensor | SparseFeatures
 
 
 class Historical:

@@ -11,17 +11,15 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from graphweft._distinct import Ids
 from graphweft.graph.block import Block
 from graphweft.loader.parts import PartSource
 from graphweft.loader.whole_first import joined_block
 from graphweft.nn.gcn import GCNConv
 from graphweft.nn.gin import GINConv
 from graphweft.nn.sage import SAGEConv
-
-Ids = NDArray[np.int64]
 
 
 def is_reducible(layer: nn.Module) -> bool:

@@ -22,11 +22,10 @@ from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.stack import Stack
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.shadow import ShadowSampler
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features, SparseFeatures
 from graphweft.storage.gather import gather_rows
 from graphweft.train.edge_data import EdgeData
 
-Features = Tensor | SparseFeatures
 USUAL_TILE = 16_384
 
 

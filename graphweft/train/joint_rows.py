@@ -30,13 +30,14 @@ _TRIES = 40  # doublings of a budget, to name one that would do
 _FINDING = 2  # one in so many bytes of the budget is for sums, before there are groups
 
 
-def check_first(model: nn.Module, source: PartSource) -> None:
-    """The first layer can be computed from joint rows. Raises: ConfigError."""
+def check_first(model: nn.Module, source: PartSource) -> Stack:
+    """The model, whose first layer can be computed from joint rows. Raises: ConfigError."""
     if not isinstance(model, Stack) or isinstance(model, TypedStack) or not _is_summed(model):
         what = f"{type(model).__name__}, whose first layer of several is no GCN, SAGE or GIN"
         raise ConfigError(f"macro: first=whole cannot be combined with {what}")
     if not source.num_features:
         raise ConfigError("macro: first=whole cannot be combined with data without features")
+    return model
 
 
 def _is_summed(model: Stack) -> bool:

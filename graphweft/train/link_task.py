@@ -21,16 +21,17 @@ from graphweft.loader.link import LinkLoader
 from graphweft.loader.link_batch import LinkBatch
 from graphweft.nn.stack import Stack
 from graphweft.sample.negative import NegativeSampler
+from graphweft.storage.feature import Features
 from graphweft.storage.store import Store
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.link_metrics import average_precision, hits_at, mrr, roc_auc
 from graphweft.train.metrics import Evaluation, binary_cross_entropy
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.named_metrics import measured
+from graphweft.train.needs import trimmed
 from graphweft.train.node_batches import Tables
 from graphweft.train.own_loss import called, named
 from graphweft.train.samplers import fitting_fanouts
-from graphweft.train.settle import Features
 from graphweft.train.setup import Drawn, Setup
 
 HITS_AT = 10
@@ -89,7 +90,10 @@ class LinkTask(MiniBatch):
 
     def evaluate(self) -> Evaluation:
         """Area under the ROC curve and loss on held-out edges; training edges are not scored."""
-        h = self.logits()
+        with trimmed(self.budget):  # what batches took is given back before it, and the other way round
+            return self._scored(self.logits())
+
+    def _scored(self, h: Tensor) -> Evaluation:
         self.details = {}
         out: dict[Part, float | None] = {"train": None}
         more: dict[str, float | None] = {f"train_{one.name}": None for one in self.metrics}

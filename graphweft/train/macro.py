@@ -18,7 +18,7 @@ from graphweft.data.dataset import Dataset, training_labels
 from graphweft.loader.multistage import MultistageLoader, NestedBatch
 from graphweft.partitioning.partition import partition
 from graphweft.sample.stages import LargeBatch, Parts, Stage, Whole
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features
 from graphweft.storage.memory_size import memory_bytes
 from graphweft.train.historical import Historical
 from graphweft.train.options import (
@@ -34,8 +34,6 @@ from graphweft.train.options import (
 )
 from graphweft.train.quality import Quality, Setting, adapt, assess, mean
 from graphweft.train.target import Target
-
-Features = Tensor | SparseFeatures
 
 _PROBES, _PROBE_SEEDS = 2, 32
 

@@ -23,9 +23,9 @@ from graphweft.nn.stack import Stack
 from graphweft.passes.work import Sizes
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.prediction import plan_works
+from graphweft.storage.feature import Features
 from graphweft.train.full_batch import is_plain
 from graphweft.train.macro import MacroRun
-from graphweft.train.settle import Features
 
 _ITEM = 4  # bytes of a number, of an offset or of a place
 _COPIED = 6  # passes over the edges of a draw: its parts are joined, and their places in the whole graph looked up

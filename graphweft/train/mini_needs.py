@@ -39,7 +39,7 @@ from graphweft.runtime.rehearsal import (
 from graphweft.runtime.staged import StagedPlan
 from graphweft.runtime.stand_in import stands_for
 from graphweft.sample.neighbor import NeighborSampler
-from graphweft.storage.feature import SparseFeatures, alone
+from graphweft.storage.feature import Features, SparseFeatures, alone
 from graphweft.train.batch_estimate import batch_estimate
 from graphweft.train.batch_steps import BatchSteps
 from graphweft.train.full_batch import is_plain
@@ -48,7 +48,6 @@ from graphweft.train.macro_needs import macro_taken
 from graphweft.train.needs import Needs, RunBudget, base_needs, dense_bytes, loss_bytes, rehearse, rehearsed
 from graphweft.train.needs_by_running import PARTLY, evaluation_run, grown_while, kept_buffers
 from graphweft.train.needs_by_sizes import drawn_bytes, step_bytes
-from graphweft.train.settle import Features
 
 _TILES = (USUAL_TILE // 16, USUAL_TILE // 4, USUAL_TILE)
 _LARGER = 2  # times what the next tile takes at least, of four times as many nodes

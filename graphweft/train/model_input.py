@@ -23,13 +23,13 @@ from graphweft.interop.pyg_model import PyGModel, adapted
 from graphweft.nn.lazy import settled
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.node2vec import Node2Vec
-from graphweft.storage.feature import SparseFeatures, is_dense
+from graphweft.storage.feature import Features, SparseFeatures, is_dense
 from graphweft.storage.int8_features import Int8Features
 from graphweft.storage.store import Store
 from graphweft.train.full_batch import features_of
 from graphweft.train.int8_rules import check_int8_source
 from graphweft.train.options import GROUPS, LABELS_OF
-from graphweft.train.settle import Features, settle_features
+from graphweft.train.settle import settle_features
 
 
 def opened(mode: str | None, ds: Any) -> tuple[str | None, Any]:

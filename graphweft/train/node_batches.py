@@ -16,8 +16,8 @@ from graphweft.loader.loader import Loader
 from graphweft.runtime.staged import StagedPlan
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import Sample
+from graphweft.storage.feature import Features
 from graphweft.train.format_trial import FormatTrial
-from graphweft.train.settle import Features
 
 
 @dataclass

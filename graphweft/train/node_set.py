@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Ids = NDArray[np.int64]
+from graphweft._distinct import Ids
 
 _ONES = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)
 

@@ -6,8 +6,7 @@ trainer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from graphweft._errors import ConfigError
 from graphweft._keywords import unexpected
@@ -86,16 +85,16 @@ _RENAMED = {
 }
 
 
-def refuse(given: Mapping[str, Any], known: Sequence[str]) -> None:
+def refuse(given: Iterable[str], known: Sequence[str]) -> None:
     """Nothing for no keywords.
 
     Raises: ConfigError that says where a keyword of other trainers is found; TypeError, as Python does, for others.
 
     Example:
-        >>> refuse({"epochs": 200}, ["lr"])
+        >>> refuse(["epochs"], ["lr"])
         Traceback (most recent call last):
         graphweft._errors.ConfigError: Trainer: epochs belongs to fit, as in trainer.fit(epochs=200)
-        >>> refuse({"learning_rate": 0.1}, ["lr"])
+        >>> refuse(["learning_rate"], ["lr"])
         Traceback (most recent call last):
         graphweft._errors.ConfigError: Trainer: expected lr in place of learning_rate
     """

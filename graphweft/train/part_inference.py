@@ -17,9 +17,9 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from graphweft._distinct import Ids
 from graphweft._memory import POOL, empty, trim_heap
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import Block, with_degrees
@@ -44,8 +44,6 @@ from graphweft.train.row_tiles import RowTile, RowTiles, in_edges
 from graphweft.train.scratch import NoRoomError
 from graphweft.train.sliced_layer import Reduced, SlicedPlan, planned, reduced
 from graphweft.train.tiles import LEAST_TILE, HiddenRows, TileCost, Tiles
-
-Ids = NDArray[np.int64]
 
 _JOINED = 4  # copies of a row whose sum is taken: as read, in order, in float64
 _PIECE = 8 << 20  # bytes of rows that are read at a time where no store says otherwise

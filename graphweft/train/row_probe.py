@@ -18,11 +18,10 @@ from graphweft._errors import ConfigError
 from graphweft.dist.batch_norm import batch_norms
 from graphweft.dist.ranks import Ranks
 from graphweft.graph.graph import Graph
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features, SparseFeatures
 from graphweft.storage.gather import gather_rows
 from graphweft.train.edge_data import EdgeData
 
-Features = Tensor | SparseFeatures
 _HALF = 6  # nodes of each of two rings without an edge between them
 _FACTOR = 3.0  # of features in the other ring, so that a largest value is found there as well
 _CLOSE = 1e-4  # relative: sums of a few rows in another order

@@ -17,14 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphweft._distinct import distinct
+from graphweft._distinct import Ids, distinct
 from graphweft.storage.block_io import aligned_empty, array_bytes, bytes_of
 from graphweft.storage.picked_rows import FEW, BlockRows, pick_rows
 from graphweft.train.row_tables import RowTable
 from graphweft.train.row_tiles import RowTile
 from graphweft.train.scratch import NoRoomError, Scratch
-
-Ids = NDArray[np.int64]
 
 _WRITTEN = 3  # times what reading a byte costs: it is written, waited for, and read
 _MOST_RANGES = 1 << 8  # of ids, whose rows are read together

@@ -9,14 +9,12 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from graphweft._distinct import Ids
 from graphweft.loader.parts import PartSource
 from graphweft.train.node_set import NodeSet
 from graphweft.train.tiles import HiddenRows
-
-Ids = NDArray[np.int64]
 
 
 class RowTable(Protocol):

@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from graphweft._distinct import distinct
+from graphweft._distinct import Ids, distinct
 from graphweft.loader.parts import PartSource
 from graphweft.storage.block_io import aligned_empty
 from graphweft.train.tiles import TileCost
 
-Ids = NDArray[np.int64]
 _PIECES = 8  # of a tile: edges that are looked at together lead to so much of it at most
 
 
@@ -129,11 +128,9 @@ class RowTiles:
                     held.relations.append(relations[places])
                 if weights is not None:
                     held.weights.append(weights[places])
-                held.rows, held.nodes, held.edges = (
-                    held.rows + len(fresh),
-                    held.nodes + len(own),
-                    held.edges + len(taken),
-                )
+                held.rows += len(fresh)
+                held.nodes += len(own)
+                held.edges += len(taken)
             if self._source.types is not None and held.nodes:
                 tile, held = self._closed(held), _Open()
                 yield tile

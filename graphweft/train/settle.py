@@ -24,9 +24,7 @@ from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.module import CompiledModule
 from graphweft.runtime import calibrate
 from graphweft.runtime.features import choose_features
-from graphweft.storage.feature import SparseFeatures, is_dense, sparsity
-
-Features = Tensor | SparseFeatures
+from graphweft.storage.feature import Features, SparseFeatures, is_dense, sparsity
 
 _CLEARLY_DENSE, _CLEARLY_SPARSE = 0.5, 0.99  # bounds of every measured threshold
 # Where both layouts multiply about as fast the dense one is the better: what is aggregated from it can be kept, in its

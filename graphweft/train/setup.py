@@ -18,12 +18,12 @@ from graphweft.data.dataset import Dataset
 from graphweft.dist.ranks import Ranks
 from graphweft.schedule.places import Schedule
 from graphweft.schedule.subtasks import Subtasks
+from graphweft.storage.feature import Features
 from graphweft.train.chosen import Loop
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.macro import Macro
 from graphweft.train.named_metrics import Metric
 from graphweft.train.samplers import AnySampler
-from graphweft.train.settle import Features
 from graphweft.train.target import Target
 from graphweft.train.update import Update
 

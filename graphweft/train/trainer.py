@@ -7,18 +7,15 @@ that a run that was stopped and resumed ends with the same bits as one that was 
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphweft import _config
 from graphweft._draws import keyed, mixed
@@ -26,17 +23,15 @@ from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft._keywords import says_what_was_meant
 from graphweft._trace import span
 from graphweft.cost import CostModel
-from graphweft.data.dataset import Dataset
 from graphweft.data.part_dataset import PartDataset
 from graphweft.dist.ranks import Ranks
 from graphweft.nn.module import CompiledModule
 from graphweft.passes.work import Sizes
 from graphweft.runtime.staged import StagedPlan
-from graphweft.schedule.subtasks import Subtasks
 from graphweft.train.batch_gradients import batch_key
 from graphweft.train.best_weights import BestWeights
 from graphweft.train.between_batches import between_batches, not_finite
-from graphweft.train.chosen import Chosen, Loop
+from graphweft.train.chosen import Loop
 from graphweft.train.description import describe
 from graphweft.train.device import on_device
 from graphweft.train.device_memory import run_within
@@ -50,16 +45,15 @@ from graphweft.train.model_input import as_read, costs_of, groups_asked, trains
 from graphweft.train.needs import budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.option_table import check_given
-from graphweft.train.options import EMBEDDING_TASKS, USUAL_RATE, check_choice, check_integer, check_mode, check_task
+from graphweft.train.options import EMBEDDING_TASKS, check_choice, check_integer, check_mode, check_task
 from graphweft.train.order_choice import OrderChoice, obstacle_to
-from graphweft.train.other_keywords import refuse
 from graphweft.train.prediction import Predictions, predictions_of
 from graphweft.train.progress import EpochProgress
 from graphweft.train.ranked_run import check_shared, read_shared, shared_stop
 from graphweft.train.record import COLUMNS, EpochRecord
 from graphweft.train.run_folder import RunFolder
 from graphweft.train.same_run import check_same_run, data_checksum, with_inputs
-from graphweft.train.samplers import AnySampler, usual_graphs
+from graphweft.train.samplers import usual_graphs
 from graphweft.train.settle import with_path
 from graphweft.train.setup import Given
 from graphweft.train.spec import TrainSpec
@@ -68,12 +62,14 @@ from graphweft.train.stored_mode import StoredMode, mode_of
 from graphweft.train.target import warn_of_one_class
 from graphweft.train.tracing import Tracing
 from graphweft.train.trainer_facts import TrainerFacts
+from graphweft.train.trainer_options import TrainerOptions, takes
 
 
-def _opened(model: Any, task: Any, mode: Any, ds: Any, sampler: Any, batch_size: Any, macro: Any) -> tuple[Any, ...]:
+def _opened(given: TrainerOptions, mode: Any) -> tuple[Any, ...]:
     """Task, mode, data, size of a batch and macro-batches as they are trained with. Raises: ConfigError, DataError."""
-    rows = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
-    return *rows, groups_asked(task, mode, ds, macro)
+    size = usual_graphs(given.sampler, mode, given.batch_size)
+    rows = for_rows(*for_loss(given.model, given.task, mode, given.ds), size)
+    return *rows, groups_asked(given.task, mode, given.ds, given.macro)
 
 
 class Trainer(TrainerFacts):
@@ -158,6 +154,8 @@ class Trainer(TrainerFacts):
     Raises: ConfigError for an option out of range, DataError when no training node has a label.
 
     Example:
+        >>> import torch
+        >>> from graphweft.data.dataset import Dataset
         >>> from graphweft.graph.graph import Graph
         >>> from graphweft.nn.gcn import GCN
         >>> graph, every = Graph([0, 1, 2, 3], [1, 0, 3, 2]), torch.arange(4)
@@ -172,70 +170,19 @@ class Trainer(TrainerFacts):
     should_stop = False  # set by a callback, the epoch under way is the last of this fit
     _notes_shown = _was_noted = _prepared = _changed = _found_none = False
 
-    def __init__(
-        self,
-        model: nn.Module,
-        ds: Dataset,
-        lr: float = USUAL_RATE,
-        mode: str | None = None,
-        weight_decay: float = 0.0,
-        weight_decay_on: str = "all",
-        optimizer: str | torch.optim.Optimizer = "adam",
-        seed: int = 0,
-        *,
-        patience: int = 0,
-        stop_on: str = "accuracy",
-        restore_best: bool = True,
-        eval_every: int = 1,
-        out: str | Path | None = None,
-        progress: bool = False,
-        keep_features: bool = True,
-        fanouts: Sequence[int] | None = None,
-        batch_size: int | None = None,
-        task: str = "nodes",
-        macro: Any = None,
-        memory: int | str | None = None,
-        accumulate: int = 1,
-        sampler: str | AnySampler = "neighbor",
-        prepare: str | Subtasks = "whole",
-        edge_data: str = "use",
-        trace: str | Path | None = None,
-        config: dict[str, Any] | None = None,
-        remember: dict[str, Any] | None = None,
-        loss: Any = None,
-        class_weight: Any = None,
-        label_smoothing: float = 0.0,
-        scheduler: Any = None,
-        warmup: int = 0,
-        clip: float | None = None,
-        clip_value: float | None = None,
-        ema: float | None = None,
-        metrics: Any = None,
-        best: str | None = None,
-        callbacks: Any = (),
-        loggers: Any = (),
-        ranks: Ranks | None = None,
-        device: Any = None,
-        schedule: Any = "auto",
-        cuda_graphs: str = "auto",
-        precision: str | None = None,
-        order: str = "auto",
-        **others: NoReturn,
-    ) -> None:
-        refuse(others, _OPTIONS)
-        given = SimpleNamespace(**{name: value for name, value in locals().items() if name not in ("self", "others")})
+    @takes(TrainerOptions)
+    def __init__(self, given: TrainerOptions) -> None:
         self._choice = StoredMode.of(given)
         if self._choice is None:
-            self._set_up(given, mode)
+            self._set_up(given, given.mode)
             return
         self._begin = partial(self._set_up, given)  # anew, where it goes on with a run of the other mode
         with self._choice.within():
             self._begin(self._choice.asked(self._choice.plan.mode))
 
-    def _set_up(self, given: Any, mode: str | None) -> None:
+    def _set_up(self, given: TrainerOptions, mode: str | None) -> None:
         """Takes up what was given, in ``mode``."""
-        data = _opened(given.model, given.task, mode, given.ds, given.sampler, given.batch_size, given.macro)
-        task, mode, ds, batch_size, macro = data
+        task, mode, ds, batch_size, macro = _opened(given, mode)
         self.task, self.mode, self._asked, self.model = check_task(task, mode), check_mode(mode), mode, given.model
         self.ds = as_read(given.model, ds, self.task, given.memory, given.precision)
         config = with_inputs(given.config, ds, given.out or given.ranks)
@@ -244,10 +191,9 @@ class Trainer(TrainerFacts):
         more = (given.accumulate, given.sampler, given.prepare)
         place = (mode, self._at, given.schedule, given.cuda_graphs)
         draw = drawn_of(*place, given.fanouts, batch_size, macro, *more)
-        chosen = Chosen(*(getattr(given, name) for name in Chosen._fields))
-        self._assemble(chosen, given.optimizer, draw, given.keep_features, given.restore_best, config)
+        self._assemble(given, draw, config)
 
-    def _take_options(self, given: Any) -> None:
+    def _take_options(self, given: TrainerOptions) -> None:
         """Keeps what was given; only the first rank shows progress and writes."""
         self._asked_order = given.order
         self._rules = {name: getattr(given, name) for name in ("weight_decay", "weight_decay_on", "stop_on")}
@@ -265,33 +211,31 @@ class Trainer(TrainerFacts):
         self._remember = dict(given.remember or {})
         self._tracing = Tracing(given.trace if first else None)
 
-    def _assemble(
-        self, chosen: Chosen, optimizer: Any, drawn: Any, keep_features: bool, restore_best: bool, config: Any
-    ) -> None:
+    def _assemble(self, given: TrainerOptions, drawn: Any, config: Any) -> None:
         """Makes the parts of the run, and what makes it itself."""
-        chosen = chosen if self.ranks.is_first else chosen._replace(loggers=())
-        more = {**self._rules, **(config or {})}
+        more, optimizer = {**self._rules, **(config or {})}, given.optimizer
         self.optimizer = make_optimizer(self.model, optimizer, self._lr, more["weight_decay"], more["weight_decay_on"])
         self._budget = budget_of(self._memory, self.ds, self.mode, self.task, drawn[2], self.ranks)
+        chosen = given.chosen() if self.ranks.is_first else replace(given.chosen(), loggers=())
         self._loop = loop = Loop(chosen, self.ds, self.task, more["stop_on"], self.out)
         rate = float(self.optimizer.param_groups[0]["lr"])
         self._update, self._rate = loop.update(self.model, self.optimizer), loop.learning_rate(self.optimizer)
         self.history = History(best_by=loop.rule, higher=loop.higher)
         asked = self.mode if self.ranks.is_shared else self._asked
-        given = Given(
+        of_steps = Given(
             *(self.model, self.ds, self._update, loop, self._edges, self.task, asked, self.ranks, drawn),
             order=self._asked_order,
-            keep_features=keep_features,
+            keep_features=given.keep_features,
             seed=self._seed,
             key=partial(batch_key, self._seed),
             memory=self._memory,
             scratch=self.out,
         )
         with self._within():
-            self.mode, self._batch, self.promise = make_steps(given, self._budget)
+            self.mode, self._batch, self.promise = make_steps(of_steps, self._budget)
         obstacle = obstacle_to(self._batch, self.ds, self.task, self.mode, self._memory, self.ranks)
         self._order = OrderChoice(self._asked_order, self._batch, obstacle)
-        self._weights, self._trained = BestWeights(self.model, restore_best), trains(self.model)
+        self._weights, self._trained = BestWeights(self.model, given.restore_best), trains(self.model)
         self._take_data()
         self.history.metric, self.history.name = self.metric, f"{self.ds.name}: {type(self.model).__name__}"
         named = optimizer if isinstance(optimizer, str) else type(optimizer).__name__
@@ -586,6 +530,3 @@ class Trainer(TrainerFacts):
         more |= {name: value for name, value in found.metrics.items() if name not in COLUMNS}
         seconds = {"epoch_seconds": middle - start, "eval_seconds": time.perf_counter() - begun}
         return EpochRecord(epoch, loss, **{**values, **seconds}, metrics=more)  # type: ignore[arg-type]
-
-
-_OPTIONS = tuple(inspect.signature(Trainer.__init__).parameters)

@@ -9,14 +9,13 @@ from typing import Any
 
 from graphweft.dist.ranks import Ranks
 from graphweft.schedule.verdict import Verdict
-from graphweft.storage.feature import is_dense
+from graphweft.storage.feature import Features, is_dense
 from graphweft.train.epoch_steps import Steps
 from graphweft.train.history import History
 from graphweft.train.needs import Needs
 from graphweft.train.order_choice import OrderChoice
 from graphweft.train.plan import Plan
 from graphweft.train.promise import Promise
-from graphweft.train.settle import Features
 from graphweft.train.shown import ShownAsFacts
 from graphweft.train.stored_mode import StoredMode
 from graphweft.train.target import Target

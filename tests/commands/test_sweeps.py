@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import graphweft as gw
-from graphweft import sweeping
 from graphweft.cli import main
+from graphweft.commands import sweeping
 
 SMALL = ["--data", "cora", "--scale", "0.05", "--hidden", "4", "--epochs", "3", "--quiet"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphweft import device_check
+from graphweft.measure import device_check
 from graphweft.runtime.cuda import edges
 
 

@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_leaves
 from zoo import random_edges
 
 import graphweft as gw
-from graphweft import _optim_device, device_check, optim
+from graphweft import _optim_device, optim
+from graphweft.measure import device_check
 from graphweft.runtime import norms
 from graphweft.runtime.captured import Step
 from graphweft.runtime.cuda import jit, walks

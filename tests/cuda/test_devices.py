@@ -19,9 +19,9 @@ from torch.utils._pytree import tree_leaves
 from zoo import random_edges
 
 import graphweft as gw
-from graphweft import device_check
 from graphweft._errors import ConfigError, GraphError
 from graphweft.graph.placed import PlacedGraph, looped, on_device
+from graphweft.measure import device_check
 from graphweft.runtime import constants
 from graphweft.runtime.captured import Step
 from graphweft.runtime.compile import Arguments

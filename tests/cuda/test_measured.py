@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import graphweft as gw
-from graphweft import device_check
 from graphweft._errors import ConfigError, FallbackWarning
 from graphweft.graph.graph import Graph
+from graphweft.measure import device_check
 from graphweft.runtime.cuda import measured
 
 HOST = torch.device("cpu")

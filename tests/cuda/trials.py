@@ -29,12 +29,12 @@ from torch import Tensor
 from zoo import CASES, random_edges
 
 import graphweft as gw
-from graphweft import device_check
 from graphweft.ir.interpret import edges_in_row_order, interpret
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Attrs, Builder, Value
 from graphweft.ir.residency import Residency, TensorType
 from graphweft.loader.device_draws import AHEAD
+from graphweft.measure import device_check
 from graphweft.runtime import dense
 from graphweft.runtime.captures import CUDA
 from graphweft.runtime.cuda import (

@@ -9,7 +9,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from graphweft import cli, partition_run
+from graphweft import cli
+from graphweft.commands import partition_run
 from graphweft.graph.graph import Graph
 from graphweft.partitioning.partition import partition, partition_bytes
 

@@ -10,7 +10,6 @@ import torch
 
 from graphweft._errors import DataError
 from graphweft.data.dataset import Dataset
-from graphweft.data.given import Features
 from graphweft.data.readers.archive import NpzArchive
 from graphweft.data.readers.assemble import (
     ReadOptions,
@@ -22,6 +21,7 @@ from graphweft.data.readers.assemble import (
     sparse_features,
 )
 from graphweft.data.readers.npz import read_names
+from graphweft.storage.feature import Features
 
 
 def is_gnn_benchmark(names: set[str]) -> bool:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from graphweft._errors import DataError
 from graphweft.data.dataset import Dataset
-from graphweft.data.given import Features
 from graphweft.data.graph_samples import GRAPH_ID
 from graphweft.data.readers.archive import NpzArchive
 from graphweft.data.readers.assemble import (
@@ -41,7 +40,7 @@ from graphweft.data.readers.assemble import (
 from graphweft.data.readers.files import ARRAYS_FLOOR, content_limit, node_limit, one_line
 from graphweft.data.table_encoding import TableEncoding
 from graphweft.graph.graph import Graph
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features, SparseFeatures
 from graphweft.storage.int8_features import Int8Features
 
 _SIDE_ARRAYS = ("node_kind", "node_tag", "y_source", "fold", GRAPH_ID)

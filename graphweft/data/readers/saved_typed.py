@@ -14,7 +14,6 @@ from torch import Tensor
 
 from graphweft._errors import DataError
 from graphweft.data.dataset import Dataset
-from graphweft.data.given import Features
 from graphweft.data.readers.archive import NpzArchive
 from graphweft.data.readers.assemble import ReadOptions, as_ids, check_range, random_split
 from graphweft.data.readers.files import node_limit
@@ -28,6 +27,7 @@ from graphweft.data.readers.npz import (
     side_arrays,
 )
 from graphweft.graph.graph import Graph
+from graphweft.storage.feature import Features
 
 
 def is_saved_typed(names: set[str]) -> bool:

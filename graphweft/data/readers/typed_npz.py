@@ -12,7 +12,6 @@ from torch import Tensor
 
 from graphweft._errors import DataError
 from graphweft.data.dataset import Dataset
-from graphweft.data.given import Features
 from graphweft.data.readers.archive import NpzArchive
 from graphweft.data.readers.assemble import (
     Labels,
@@ -29,6 +28,7 @@ from graphweft.data.readers.assemble import (
 from graphweft.data.readers.files import node_limit
 from graphweft.data.readers.npz import read_features, read_labels, read_names, read_split, side_arrays
 from graphweft.graph.graph import Graph
+from graphweft.storage.feature import Features
 
 Relation = tuple[str, str, str]
 _MAX_TYPES = 100_000

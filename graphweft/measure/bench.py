@@ -31,9 +31,9 @@ from torch.nn import functional
 
 from graphweft._errors import ConfigError, GraphWeftError
 from graphweft._native import LEVEL
-from graphweft.bench_models import BUILT_IN, built_in, check_model, edge_index_of, from_file
 from graphweft.data.dataset import Dataset
 from graphweft.interop.pyg_model import adapted
+from graphweft.measure.bench_models import BUILT_IN, built_in, check_model, edge_index_of, from_file
 from graphweft.nn.gcn import GCN
 from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.train.full_batch import FullBatch
@@ -180,7 +180,7 @@ def refcheck(losses: Mapping[str, Sequence[float]], reference: str, tolerance: f
     Example:
         >>> refcheck({"a": [1.0, 0.5], "b": [1.0, 0.6]}, "a")
         Traceback (most recent call last):
-        graphweft.bench.BenchError: b: expected loss 0.5 in epoch 1, as a has, got 0.6
+        graphweft.measure.bench.BenchError: b: expected loss 0.5 in epoch 1, as a has, got 0.6
     """
     for system, got in losses.items():
         for epoch, (loss, wanted) in enumerate(zip(got, losses[reference], strict=True)):

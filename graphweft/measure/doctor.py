@@ -119,7 +119,7 @@ def _versions() -> list[Finding]:
     old = "" if numbers >= (2, 11) else "pip install 'torch>=2.11'"
     own = _version("graphweft")
     return [
-        Finding("graphweft", own or f"from the source tree {Path(__file__).parent}"),
+        Finding("graphweft", own or f"from the source tree {Path(__file__).parents[1]}"),
         Finding("python", f"{platform.python_version()} at {sys.executable}"),
         Finding("torch", torch_version, old),
         Finding("numpy, scipy", f"{_version('numpy')}, {_version('scipy')}"),

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from graphweft import _config
 from graphweft._checks import check_device
 from graphweft._errors import ConfigError, NativeError
-from graphweft.device_epochs import epochs
 from graphweft.graph.graph import Graph
 from graphweft.graph.placed import on_device
 from graphweft.ir.interpret import edges_in_row_order
+from graphweft.measure.device_epochs import epochs
 from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN
 from graphweft.nn.sage import SAGE

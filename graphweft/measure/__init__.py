@@ -1,0 +1,1 @@
+"""What is measured of the machine, and of other libraries on it: the work of ``graphweft bench`` and ``doctor``."""
