@@ -33,7 +33,7 @@ void sum_tile(const edge_sums& sums, int64_t row, int64_t end, int64_t col, int 
 
 template <class E>
 void sum_tiles(const edge_sums& sums, int64_t row, int64_t end, float* out, int64_t ldo) {
-  for_each_tile<edge_sum_vectors<E>, f32::lanes>(0, sums.width, [&](auto v, auto full, int64_t col, int tail) {
+  for_each_tile<edge_sum_vectors, f32::lanes>(0, sums.width, [&](auto v, auto full, int64_t col, int tail) {
     constexpr int vectors = decltype(v)::value;
     constexpr bool whole = decltype(full)::value;
     if (sums.edges.wide)

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "graphweft/abi.h"
 #include "graphweft/element.h"
@@ -24,11 +23,10 @@ struct edge_sums {
 };
 
 // Vectors of a row that are summed at once, and how many such tiles of columns a row has.
-template <class E>
-constexpr int edge_sum_vectors = std::is_same_v<E, f32> ? 8 : 4;
+constexpr int edge_sum_vectors = 8;
 
-inline int64_t edge_sum_tiles(int64_t width, bool half) {
-  const int64_t tile = (half ? edge_sum_vectors<bf16> : edge_sum_vectors<f32>)*int64_t(f32::lanes);
+inline int64_t edge_sum_tiles(int64_t width) {
+  constexpr int64_t tile = edge_sum_vectors * int64_t(f32::lanes);
   return (width + tile - 1) / tile;
 }
 

@@ -123,7 +123,7 @@ inline int64_t count_looks(const gw_term_f32* terms, int64_t num_terms, const st
     const gw_term_f32& term = terms[t];
     if (reads_in_place(term)) continue;
     looks += tiles * (term.k / row_queue::stride);
-    looks += table_rows(term, row, count) * (term.edges ? edge_sum_tiles(term.k, term.half != 0) : 1);
+    looks += table_rows(term, row, count) * (term.edges ? edge_sum_tiles(term.k) : 1);
   }
   return std::max<int64_t>(1, looks);
 }
