@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 from torch import nn
@@ -85,14 +85,17 @@ def takes(kind: Callable[P, V]) -> Callable[[Callable[[Any, V], None]], Callable
         >>> _ = Shown(loss="l1")
         l1 0
     """
-    known = tuple(inspect.signature(kind).parameters)
+    known, made_by = tuple(inspect.signature(kind).parameters), cast(Any, kind)
 
     def wrap(take: Callable[[Any, V], None]) -> Callable[Concatenate[Any, P], None]:
         def initialise(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
             refuse([name for name in kwargs if name not in known], known)
-            take(self, kind(*args, **kwargs))
+            try:
+                given = kind(*args, **kwargs)
+            except TypeError as failure:  # which names the function that was called
+                raise TypeError(str(failure).replace(made_by.__qualname__, type(self).__qualname__)) from None
+            take(self, given)
 
-        made_by: Any = kind
         functools.update_wrapper(initialise, made_by.__init__, assigned=())  # its signature
         return initialise
 
