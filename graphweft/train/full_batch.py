@@ -221,7 +221,7 @@ class FullBatch(Steps):
         budget.keep_at_most(0)
         with budget.bounded():
             least = self.needs(budget)
-        budget.keep_at_most(budget.room - least.total)
+        budget.keep_at_most(budget.room_for(least) - least.total)
         with budget.bounded():
             needs = self.needs(budget)
         if budget.fits(needs):

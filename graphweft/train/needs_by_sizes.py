@@ -26,6 +26,7 @@ from graphweft.train.setup import Drawn
 
 _REAL = 4
 _STRUCTURE = 6  # bytes of an edge: the graph turned around, and what making it takes
+_COMPILED = 2 << 20  # bytes that programs take
 _PAGES = 2  # of the pool, beyond what a step touches of them
 _SCORES = 12  # of an edge and head: scores, what the softmax makes of them, and a gradient
 
@@ -40,8 +41,7 @@ def sized_needs(base: Needs, model: nn.Module, ds: Dataset, mode: str, drawn: Dr
         mode: "full", "mini" or "auto".
         drawn: How batches are made.
     """
-    if not is_plain(model):
-        base = replace(base, program=base.program + RECORDED)
+    base = replace(base, program=base.program + (_COMPILED if is_plain(model) else RECORDED), is_close=False)
     sizes = _sizes_of(model, ds)
     base = replace(base, structure=sizes.dense)
     found = [_full(base, ds, sizes)] if mode != "mini" else []

@@ -94,7 +94,8 @@ def finding_out(given: Given, budget: RunBudget | None) -> AbstractContextManage
     if budget is None or isinstance(given.ds, StoredDataset):
         return nullcontext()
     base = base_needs(given.ds, given.model, budget)
-    return budget.begun(base.data, partial(_sized, given, base, given.mode), not is_plain(given.model))
+    sized = partial(_sized, given, base, given.mode)
+    return budget.begun(base.data, sized, given.mode != "full", not is_plain(given.model))
 
 
 def _sized(given: Given, base: Needs, mode: str) -> Needs:
