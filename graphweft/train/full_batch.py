@@ -37,7 +37,7 @@ from graphweft.train.epoch_steps import Steps
 from graphweft.train.half_features import HalfFeatures, stores_half
 from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric, measured
-from graphweft.train.needs import Needs, RunBudget, base_needs, full_needs, loss_bytes
+from graphweft.train.needs import UNLIMITED, Needs, RunBudget, base_needs, full_needs, loss_bytes
 from graphweft.train.needs_by_running import kept_buffers, run_bytes
 from graphweft.train.node_order import NodeOrder
 from graphweft.train.own_loss import OwnLoss
@@ -236,7 +236,8 @@ class FullBatch(Steps):
         rows = self.ds.num_nodes if wanted is None else wanted.numel()
         loss = loss_bytes(rows, self.ds.num_classes)
         base = base_needs(self.ds, self.model, budget)
-        return full_needs(base, self.ds, (step, evaluation), sizes, loss, not self._keep_features, is_recorded(step))
+        facts = not self._keep_features, is_recorded(step), budget.limit >= UNLIMITED
+        return full_needs(base, self.ds, (step, evaluation), sizes, loss, *facts)
 
     def works(self) -> tuple[Works, float]:
         """What an epoch does, and the seconds on one thread of what walks compute for every edge."""

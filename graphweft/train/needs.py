@@ -27,7 +27,7 @@ from graphweft.ir.residency import TensorType
 from graphweft.passes.work import Sizes
 from graphweft.runtime.footprint import footprint, kept_bytes
 from graphweft.runtime.plan import Plan
-from graphweft.runtime.rehearsal import Prepared, Run, taken_bytes, uses_torch
+from graphweft.runtime.rehearsal import Prepared, Run, taken_bytes
 from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.storage.int8_features import Int8Features
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
@@ -337,7 +337,14 @@ def base_needs(ds: Dataset, model: nn.Module, budget: RunBudget) -> Needs:
 
 
 def full_needs(
-    base: Needs, ds: Dataset, plans: tuple[Plan, Plan], sizes: Sizes, loss: int, released: bool, records: bool
+    base: Needs,
+    ds: Dataset,
+    plans: tuple[Plan, Plan],
+    sizes: Sizes,
+    loss: int,
+    released: bool,
+    records: bool,
+    measures: bool,
 ) -> Needs:
     """Accounts of mode "full".
 
@@ -349,6 +356,7 @@ def full_needs(
         loss: Bytes of the loss's gradient by the outputs.
         released: Whether dense features are given up once they are aggregated.
         records: Whether the step is recorded.
+        measures: Whether costs are measured before, whatever that takes.
     """
     step, evaluation = (footprint(plan, sizes, ds.graph.is_symmetric) for plan in plans)
     kept, structure = kept_bytes(plans, sizes, ds.graph.is_symmetric)
@@ -360,18 +368,26 @@ def full_needs(
     if released and kept and not (reads or halves) and is_dense(ds.x):
         data -= min(ds.x.nbytes, kept)
     structure += dense_bytes(ds.x, *plans)
-    if isinstance(ds.x, SparseFeatures) and any(call.kernel == "sparse_matmul" for call in plans[0].backward):
-        structure += ds.x.values.nbytes + ds.x.indices.nbytes + ds.x.indptr.element_size() * ds.x.width
-    first, again, last = Run(plans[0], sizes, loss, is_taped=records), Run(plans[0], sizes, loss), Run(plans[1], sizes)
-    if records and uses_torch(plans[0]):  # one that is not recorded, to measure costs, is over before
-        steps, both = max(taken_bytes(first), taken_bytes(again)), taken_bytes(first, last)
-    else:
-        steps, both = taken_bytes(first, again), taken_bytes(first, last, again, last)
+    turned = _turned(ds, plans[0])
+    if records:  # a recorded step finds them there
+        structure, turned = structure + sum(turned), ()
+    first = Run(plans[0], sizes, loss, is_taped=records, turned=turned)
+    last = Run(plans[1], sizes)
+    steps, both = taken_bytes(first, first), taken_bytes(first, last, first, last)
+    if measures:  # by a step that is not recorded
+        steps = max(steps, taken_bytes(replace(first, is_taped=False)))
     steps = max(steps, step.making, evaluation.making)  # which is over before the first step
     # outputs that are handed out are copies where those of a recording are kept
     handed = loss_bytes(ds.num_nodes, ds.num_classes) if records else 0
-    both = max(both, steps + handed)
+    both = max(both + handed, steps)
     return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)
+
+
+def _turned(ds: Dataset, step: Plan) -> tuple[int, ...]:
+    """Bytes of sparse features turned around, which the gradient of their weight makes."""
+    if not isinstance(ds.x, SparseFeatures) or not any(call.kernel == "sparse_matmul" for call in step.backward):
+        return ()
+    return ds.x.values.nbytes, ds.x.indices.nbytes, ds.x.indptr.element_size() * ds.x.width
 
 
 def dense_bytes(x: Tensor | None, *plans: Plan) -> int:

@@ -67,7 +67,7 @@ class Part(NamedTuple):
         noted: Its regions of the pool, as :meth:`Pool.noting` tells them.
         forms: Bytes of the pool that it leaves behind, as forms of the graph.
         once: Bytes by which its first run exceeds that, as programs are recorded and tried.
-        rows: Bytes of the pool that its own features take.
+        own: Bytes that its own graph and features take, which are there already of the whole.
     """
 
     share: float
@@ -75,7 +75,7 @@ class Part(NamedTuple):
     noted: tuple[tuple[int, int], ...] = ()
     forms: int = 0
     once: int = 0
-    rows: int = 0
+    own: int = 0
 
 
 def evaluation_run(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int) -> tuple[Run, int]:
@@ -131,7 +131,7 @@ def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room:
 
     def has_room(part: Part, stride: int) -> bool:
         left = min(room, _budget_room(room))  # recording has taken some of it
-        more = part.once + (0 if stride == 1 else round(part.rows / (stride * part.share)))
+        more = part.once + (0 if stride == 1 else round(part.own / (stride * part.share)))
         return grown(part, 1 / stride, factor).total + more <= (min(left, _MOST) if stride == 1 else left)
 
     with torch.random.fork_rng(devices=[]), kept_buffers(model), lifted():
@@ -170,11 +170,19 @@ def _on_part(ds: Dataset, x: Features, edges: EdgeData, stride: int, run: _Runni
         given = edges.keywords()
         return _measured(lambda rows: run(ds.graph, rows, given), lambda: alone(x))
     nodes = torch.arange(0, ds.num_nodes, stride)
-    graph, e_id = _folded(ds.graph, nodes, stride)
-    given = edges.of_subgraph(e_id)
+    graph, given = _part_of(ds.graph, edges, nodes, stride)
     share = min(nodes.numel() / ds.num_nodes, max(graph.num_edges, 1) / max(ds.num_edges, 1))
+    own = graph.csc.indices.nbytes + graph.csc.indptr.nbytes
     with stands_for(1 / share):
-        return _measured(lambda rows: run(graph, rows, given), lambda: gather_rows(x, nodes), share)
+        part = _measured(lambda rows: run(graph, rows, given), lambda: gather_rows(x, nodes), share)
+    graph._forms.empty()  # values that are kept by graph may refer to it, as its reverse does
+    return part._replace(own=part.own + own)
+
+
+def _part_of(graph: Graph, edges: EdgeData, nodes: Tensor, stride: int) -> tuple[Graph, dict[str, Any]]:
+    """The graph of a part, and the keywords with its edges' data."""
+    part, e_id = _folded(graph, nodes, stride)
+    return part, edges.of_subgraph(e_id)
 
 
 def _folded(graph: Graph, nodes: Tensor, stride: int) -> tuple[Graph, Tensor]:
