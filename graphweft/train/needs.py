@@ -39,7 +39,7 @@ from graphweft.train.needs_by_running import grown_while
 _TO_COME = 800 << 10
 # What compiling takes before it is known what a run needs, with batches that are drawn, and where a user's layers are
 # recorded; and what stays of recording and compiling those.
-_PLANNING, _DRAWING, _RECORDING, RECORDED = 4 << 20, 6 << 20, 16 << 20, 12 << 20
+_PLANNING, _DRAWING, _RECORDING, RECORDED = 4 << 20, 6 << 20, 16 << 20, 5 << 20
 _COPIES = 4  # of each parameter: two moments, the best and the last weights; its gradient is one of a step's values
 _ROOM, _BESIDE = 1.03, 1 << 20  # times what is predicted, and bytes, that a budget has to leave room for
 _AGAIN = 1.05  # times what was measured, for another measurement
@@ -372,15 +372,14 @@ def full_needs(
     if records:  # a recorded step finds them there
         structure, turned = structure + sum(turned), ()
     first = Run(plans[0], sizes, loss, is_taped=records, turned=turned)
-    last = Run(plans[1], sizes)
+    # outputs that are handed out are copies where those of a recording are kept
+    handed = loss_bytes(ds.num_nodes, ds.num_classes) if records else 0
+    last = Run(plans[1], sizes, by_torch=handed)
     steps, both = taken_bytes(first, first), taken_bytes(first, last, first, last)
     if measures:  # by a step that is not recorded
         steps = max(steps, taken_bytes(replace(first, is_taped=False)))
     steps = max(steps, step.making, evaluation.making)  # which is over before the first step
-    # outputs that are handed out are copies where those of a recording are kept
-    handed = loss_bytes(ds.num_nodes, ds.num_classes) if records else 0
-    both = max(both + handed, steps)
-    return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)
+    return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=max(both - steps, 0))
 
 
 def _turned(ds: Dataset, step: Plan) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ _REAL, _HELD = 4, 4  # bytes of a number, and rows of the widest kind that a run
 _MOST = 1 << 30  # bytes of a run on the whole graph that is tried: beyond, parts tell enough and take less time
 _TURNS = 2  # of a step and an evaluation, whose memory is not given back in between
 _LOOK = 2e-4  # seconds between two looks at the memory
-_UNSURE, _SURE = 1.5, 1.1  # times what the first part, and later ones, tell of a larger one, for which there is room
+_WORSE = 1.15  # times what a part tells of a larger one, for which there has to be room before it is tried
 PARTLY = 1.1  # times what is measured: parts are not quite like the whole
 _AGAIN = 1.02  # times what is measured: another run takes a little more or less
 
@@ -127,12 +127,12 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
 def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int, run: _Running) -> Part | None:
     """What ``run`` takes on the largest part that has room for certain, which may be the whole graph."""
     found: Part | None = None
-    factor, training, strides = _UNSURE, model.training, _strides(model, ds, room) if ds.num_nodes else ()
+    training, strides = model.training, _strides(model, ds, room) if ds.num_nodes else ()
 
     def has_room(part: Part, stride: int) -> bool:
         left = min(room, _budget_room(room))  # recording has taken some of it
         more = part.once + (0 if stride == 1 else round(part.own / (stride * part.share)))
-        return grown(part, 1 / stride, factor).total + more <= (min(left, _MOST) if stride == 1 else left)
+        return grown(part, 1 / stride, _WORSE).total + more <= (min(left, _MOST) if stride == 1 else left)
 
     with torch.random.fork_rng(devices=[]), kept_buffers(model), lifted():
         for place, stride in enumerate(strides):
@@ -142,7 +142,6 @@ def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room:
                     break
                 if any(has_room(found, larger) for larger in strides[place + 1 :]):
                     continue  # which tells more
-                factor = _SURE
             found = _on_part(ds, x, edges, stride, run)
             gc.collect()  # what recording and differentiating leave behind refers to itself
     model.train(training)
