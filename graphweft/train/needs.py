@@ -37,9 +37,9 @@ from graphweft.train.needs_by_running import grown_while
 
 # Beside what the process has taken when a run is planned: kernels' libraries and threads, recorded calls, objects.
 _TO_COME = 800 << 10
-# What compiling takes before it is known what a run needs, with batches that are drawn, and where a user's layers are
-# recorded; and what stays of recording and compiling those.
-_PLANNING, _DRAWING, _RECORDING, RECORDED = 4 << 20, 6 << 20, 16 << 20, 5 << 20
+# What compiling takes before it is known what a run needs, with batches that are drawn; and what stays of recording and
+# compiling a user's layers.
+_PLANNING, _DRAWING, RECORDED = 4 << 20, 6 << 20, 5 << 20
 _COPIES = 4  # of each parameter: two moments, the best and the last weights; its gradient is one of a step's values
 _ROOM, _BESIDE = 1.03, 1 << 20  # times what is predicted, and bytes, that a budget has to leave room for
 _AGAIN = 1.05  # times what was measured, for another measurement
@@ -96,7 +96,8 @@ class Needs:
         """The most that training and evaluating take."""
         always = self.program + self.data + self.structure + self.kept + self.parameters
         steps = self.batches + self.step
-        return int(MARGIN * (always + (max(steps, self.evaluation) if self.trims else steps + self.evaluation)))
+        most = always + (max(steps, self.evaluation) if self.trims else steps + self.evaluation)
+        return most if self.is_close else int(MARGIN * most)
 
     @property
     def least(self) -> int:
@@ -216,7 +217,7 @@ class RunBudget:
             raise refusal(needs, self.limit)
 
     @contextmanager
-    def begun(self, data: int, sized: Callable[[], Needs], draws: bool, records: bool) -> Iterator[None]:
+    def begun(self, data: int, sized: Callable[[], Needs], draws: bool, recording: int) -> Iterator[None]:
         """The block in which it is found out what a run takes, within the budget as the run itself.
 
         Where even that is more than there is, or turns out to be, the run is refused by what sizes alone tell. Where
@@ -227,14 +228,14 @@ class RunBudget:
             data: Bytes of the data.
             sized: Tells what the run takes, from sizes alone.
             draws: Whether batches are drawn to find it out.
-            records: Whether the model's own code is recorded and run.
+            recording: Bytes that recording and running the model's own code takes at first; 0: it has none.
 
         Raises: MemoryBudgetError.
         """
-        self._planning = _RECORDING if records else _DRAWING if draws else _PLANNING
+        self._planning = recording or (_DRAWING if draws else _PLANNING)
         more = data + self.taken() + self._planning
         self.begins = more + _OTHERWISE
-        if more > self.limit and (records or data <= self.limit):
+        if more > self.limit and (recording or data <= self.limit):
             raise refusal(replace(sized(), begins=self.begins), self.limit)
         self._budget.reserve = self._to_come
         try:

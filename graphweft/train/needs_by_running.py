@@ -38,6 +38,7 @@ _STRIDES = (16, 8, 4, 2, 1)  # every so many nodes are the parts;
 _FIRST = 64  # the first ones, where a 16th might take more than there is:
 _LEAST_PART = 2048  # nodes
 _REAL, _HELD = 4, 4  # bytes of a number, and rows of the widest kind that a run is thought to have of nodes and edges
+_RECORDING, _AT_FIRST = 8 << 20, 6  # bytes of recording, and such rows of nodes that the first part is thought to have
 _MOST = 1 << 30  # bytes of a run on the whole graph that is tried: beyond, parts tell enough and take less time
 _TURNS = 2  # of a step and an evaluation, whose memory is not given back in between
 _LOOK = 2e-4  # seconds between two looks at the memory
@@ -155,10 +156,18 @@ def _budget_room(otherwise: int) -> int:
     return otherwise if left is None else left
 
 
+def recording_bytes(model: nn.Module, ds: Dataset) -> int:
+    """What there has to be to record a model and to run it on the first part."""
+    return _RECORDING + _AT_FIRST * _REAL * _widest(model) * ds.num_nodes // _STRIDES[0]
+
+
+def _widest(model: nn.Module) -> int:
+    return max((p.shape[-1] for p in model.parameters() if p.dim() > 1), default=1)
+
+
 def _strides(model: nn.Module, ds: Dataset, room: int) -> tuple[int, ...]:
     """The parts to try: nothing is known of the first one but how wide the model is."""
-    widest = max((p.shape[-1] for p in model.parameters() if p.dim() > 1), default=1)
-    guess = _REAL * _HELD * widest * (ds.num_nodes + ds.num_edges)
+    guess = _REAL * _HELD * _widest(model) * (ds.num_nodes + ds.num_edges)
     is_large = ds.num_nodes >= _FIRST * _LEAST_PART  # smaller parts tell little of the whole
     return (_FIRST, *_STRIDES) if is_large and guess > _STRIDES[0] * room else _STRIDES
 
@@ -271,4 +280,14 @@ def grown_while(run: Callable[[], T]) -> tuple[int, T]:
     return max(most, highest.nbytes) - before, found  # the thread may come late on a busy machine
 
 
-__all__ = ["PARTLY", "Part", "Taken", "evaluation_run", "grown", "grown_while", "kept_buffers", "run_bytes"]
+__all__ = [
+    "PARTLY",
+    "Part",
+    "Taken",
+    "evaluation_run",
+    "grown",
+    "grown_while",
+    "kept_buffers",
+    "recording_bytes",
+    "run_bytes",
+]
