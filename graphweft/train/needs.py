@@ -155,6 +155,7 @@ class RunBudget:
 
     def __init__(self, memory: int | str, ds: Dataset) -> None:
         lean_heap_within(memory)
+        POOL.trim()  # what others have freed would hide what this run takes
         around = in_force()
         own, data = own_bytes(), data_bytes(ds)
         floor = max(0, own - data) if around is None else around.floor
