@@ -42,10 +42,9 @@ _TO_COME = 800 << 10
 _PLANNING, _DRAWING, RECORDED = 4 << 20, 6 << 20, 5 << 20
 _COPIES = 4  # of each parameter: two moments, the best and the last weights; its gradient is one of a step's values
 _ROOM, _BESIDE = 1.03, 1 << 20  # times what is predicted, and bytes, that a budget has to leave room for
-_AGAIN = 1.05  # times what was measured, for another measurement
+_AGAIN = 1.10  # times what was measured, for another measurement
 _OTHERWISE = 1 << 20  # by how much what another process has taken by then may differ
-_ROUGHLY, _AROUND = 1.10, 8 << 20  # as _AGAIN, and bytes for all else, where figures are rough; a run leaves room for
-_UNASKED = 6 << 20  # so many of them
+_AROUND, _UNASKED = 8 << 20, 6 << 20  # bytes for all else where figures are rough, and those that a run leaves room for
 MARGIN = 1.02  # what rounding to pages and small tensors add
 _LEAST_KEPT = 1  # bytes of kept values: none
 UNLIMITED = 1 << 60  # bytes that everything keeps to
@@ -96,8 +95,7 @@ class Needs:
         """The most that training and evaluating take."""
         always = self.program + self.data + self.structure + self.kept + self.parameters
         steps = self.batches + self.step
-        most = always + (max(steps, self.evaluation) if self.trims else steps + self.evaluation)
-        return most if self.is_close else int(MARGIN * most)
+        return int(MARGIN * (always + (max(steps, self.evaluation) if self.trims else steps + self.evaluation)))
 
     @property
     def least(self) -> int:
@@ -105,7 +103,7 @@ class Needs:
 
         What was measured is measured again by the next run.
         """
-        again = (_AGAIN if self.is_close else _ROUGHLY) if self.measured else _ROOM
+        again = _AGAIN if self.measured else _ROOM
         return max(int(again * self.running) + (_BESIDE + _OTHERWISE if self.is_close else _AROUND), self.begins)
 
     @property

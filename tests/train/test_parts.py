@@ -62,7 +62,6 @@ def test_a_part_of_a_graph_gets_the_kernels_that_the_whole_has(monkeypatch: pyte
     lean_heap()
     ds, pools, texts = gw.synthetic("flickr", scale=0.05, seed=1), list[int](), list[set[bool]]()
     assert ds.num_edges * 64 * 4 > 4 << 20 > ds.num_edges * 64 * 4 // 16
-    monkeypatch.setattr(needs_by_running, "_LEAP", 1e9)  # no part is left out
     if not stands:
         monkeypatch.setattr(needs_by_running, "stands_for", lambda times: nullcontext())
     evaluate = needs_by_running._evaluate
