@@ -200,9 +200,11 @@ class FullBatch(Steps):
         if not is_plain(self.model) or _config.current().opt_level == 0:  # nothing to choose
             return
         with budget.bounded():
-            with torch.random.fork_rng(devices=[]), kept_buffers(self.model), owning(self.x, self._wanted):
-                self._settle(self.model)
-            settled = self.needs(budget)  # measured costs may ask for another order
+            settled = self.needs(budget, measures=True)
+            if budget.fits(settled):
+                with torch.random.fork_rng(devices=[]), kept_buffers(self.model), owning(self.x, self._wanted):
+                    self._settle(self.model)
+                settled = self.needs(budget)  # measured costs may ask for another order
         if budget.fits(settled):
             budget.settle(settled)
         else:
@@ -230,13 +232,16 @@ class FullBatch(Steps):
         budget.keep_at_most(0 if recomputes else None)
         return least if recomputes else usual
 
-    def needs(self, budget: RunBudget) -> Needs:
-        """The memory that training takes, by account. Raises: ConfigError as :meth:`plans`."""
+    def needs(self, budget: RunBudget, measures: bool = False) -> Needs:
+        """The memory that training takes, by account; ``measures``: where costs are measured before.
+
+        Raises: ConfigError as :meth:`plans`.
+        """
         step, evaluation, wanted, sizes = self.plans()
         rows = self.ds.num_nodes if wanted is None else wanted.numel()
         loss = loss_bytes(rows, self.ds.num_classes)
         base = base_needs(self.ds, self.model, budget)
-        facts = not self._keep_features, is_recorded(step), budget.limit >= UNLIMITED
+        facts = not self._keep_features, is_recorded(step), measures or budget.limit >= UNLIMITED
         return full_needs(base, self.ds, (step, evaluation), sizes, loss, *facts)
 
     def works(self) -> tuple[Works, float]:
