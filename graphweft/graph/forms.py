@@ -68,6 +68,10 @@ class Forms:
         every = (*self.by, *self.loose)
         return [form for at, form in enumerate(every) if form is not None and not any(form is f for f in every[:at])]
 
+    def empty(self) -> None:
+        """Lets all of them go, of a graph that is not used any more and may be referred to still."""
+        self.by, self.loose = [None, None], [None, None]
+
     def known(self) -> Adjacency:
         """Whichever form is there."""
         return self.full(0) if self.by[0] is not None else self.full(1)

@@ -75,6 +75,7 @@ class _Imagined(_Addresses):
 
     Attributes:
         is_taped: Tensors lie in an arena, and small ones stay, as a tape's calls know addresses.
+        turned: What is to come of sparse rows that are turned around.
         most: The most that both take together.
         returned: Bytes of blocks so far that the system took back as soon as they were free.
     """
@@ -85,6 +86,7 @@ class _Imagined(_Addresses):
         self.is_taped, self.is_lean, self.heap = False, heap_is_lean(), _Heap(_HEAP_TOP)
         self._small = self._most_small = self._given_back = self.most = 0
         self._gaps, self._bound = _GAPS, 0
+        self.turned: tuple[float, ...] = ()
 
     def record(self, is_taped: bool) -> None:
         """From now on tensors lie in an arena, or as usual again."""
@@ -148,6 +150,7 @@ class Run:
         is_taped: It is recorded in an arena, and its small tensors stay.
         noted: Regions that it was seen to take and to give back, as :meth:`Pool.noting` tells them. Those of the
             gradients stay.
+        turned: Regions of sparse rows turned around, which the first product by their columns makes and which stay.
     """
 
     plan: Plan | None = None
@@ -159,6 +162,7 @@ class Run:
     hoists: bool = False
     is_taped: bool = False
     noted: tuple[tuple[int, int], ...] = ()
+    turned: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -182,23 +186,16 @@ def taken_bytes(*runs: Run) -> int:
     The gradients of a step stay until the next one begins.
     """
     pool, gradients, staying = _Imagined(), list[tuple[int, int]](), 0
+    pool.turned = next((run.turned for run in runs if run.turned), ())
     for place, run in enumerate(runs):
         if run.plan is not None and run.plan.backward:
             _take_back(pool, gradients)
         if run not in runs[:place]:
             staying += _made_once(run, pool)
-            if run.is_taped and uses_torch(run.plan):
+            if run.is_taped:
                 pool.take_back(pool.lend(arena_bytes(run)))
         gradients += _run_beside(run, pool)
     return pool.most - staying
-
-
-def uses_torch(plan: Plan | None) -> bool:
-    """Whether torch computes some of it.
-
-    Its results come beside the pool where nothing is recorded, so that a recorded run fills its interval alone.
-    """
-    return plan is not None and any(map(plan.interprets, (*plan.forward, *plan.backward)))
 
 
 def arena_bytes(run: Run) -> int:
@@ -408,6 +405,10 @@ def _calls(
         by_torch = plan.interprets(call)
         if by_torch:
             _interpreted(call, sizes, pool)
+        if pool.turned and call.kernel == "sparse_matmul" and call.get("by_column"):
+            while pool.turned:  # what is lent stays
+                pool.lend(pool.turned[0])
+                pool.turned = pool.turned[1:]
         for slot in call.writes:
             at = slot.at
             if call.kernel in _VIEWS:
@@ -472,5 +473,4 @@ __all__ = [
     "taken_by_epochs",
     "taken_by_tiles",
     "taken_bytes",
-    "uses_torch",
 ]

@@ -17,6 +17,7 @@ from graphweft._errors import DtypeError, GraphWeftError, ShapeError
 from graphweft._memory import empty
 from graphweft._native import declare
 from graphweft.runtime.epilogue import Epilogue
+from graphweft.runtime.stand_in import times_larger
 
 _spmm_f32, _spmm_rounded = declare("gw_spmm_f32"), declare("gw_spmm_f32_bf16")
 _spmm_f64, _spmm_bf16 = declare("gw_spmm_f64"), declare("gw_spmm_bf16")
@@ -126,8 +127,9 @@ def spmm(
         epilogue.check("spmm", adj.num_rows, width)
     weights, scales, factor = map(_native.pointer, (weight, src_scale, self_factor))
     over = out.data_ptr() == x.data_ptr()
-    plain = over and not wants_panel(adj.num_cols, adj.num_edges, width * x.dtype.itemsize)  # as into memory elsewhere
-    rounded = rounds and x.dtype == torch.float32 and rounds_rows(adj.num_cols, adj.num_edges, width * 4)
+    columns, entries = _stood_for(adj)
+    plain = over and not wants_panel(columns, entries, width * x.dtype.itemsize)  # as into memory elsewhere
+    rounded = rounds and x.dtype == torch.float32 and rounds_rows(columns, entries, width * 4)
     panel = _panel(adj, width, torch.bfloat16 if rounded else x.dtype, must=over or rounded)
     source = (x.data_ptr(), x.stride(0), width)
     room, target = _native.pointer(panel), (out.data_ptr(), out.stride(0))
@@ -151,9 +153,15 @@ def _panel(adj: Adjacency, width: int, dtype: torch.dtype, must: bool) -> torch.
     ``must``: the product writes over x, or reads it rounded.
     """
     size = dtype.itemsize
-    if not must and not wants_panel(adj.num_cols, adj.num_edges, width * size):
+    if not must and not wants_panel(*_stood_for(adj), width * size):
         return None
     return empty((adj.num_cols, panel_row(width * size) // size), dtype)
+
+
+def _stood_for(adj: Adjacency) -> tuple[int, int]:
+    """Columns and entries by which the way is chosen: a part that tells what the whole takes goes the whole's."""
+    times = times_larger()
+    return int(times * adj.num_cols), int(times * adj.num_edges)
 
 
 def panel_row(row_bytes: int) -> int:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft._errors import ConfigError
-from graphweft._memory import empty
+from graphweft._memory import POOL, empty
 
 State = dict[str, Any]
 
@@ -104,8 +104,8 @@ def _copied(value: Any, room: Any) -> Any:
         return value
     if isinstance(room, Tensor) and (room.shape, room.dtype, room.device) == (value.shape, value.dtype, value.device):
         return room.copy_(value)
-    if value.device.type != "cpu" or value.layout != torch.strided:
-        return value.clone()
+    if value.device.type != "cpu" or value.layout != torch.strided or value.nbytes < POOL.page:
+        return value.clone()  # a page of the pool that only a small copy lies in would stay until the end
     return empty(tuple(value.shape), value.dtype).copy_(value)
 
 

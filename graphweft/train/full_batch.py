@@ -37,7 +37,7 @@ from graphweft.train.epoch_steps import Steps
 from graphweft.train.half_features import HalfFeatures, stores_half
 from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric, measured
-from graphweft.train.needs import Needs, RunBudget, base_needs, full_needs, loss_bytes
+from graphweft.train.needs import UNLIMITED, Needs, RunBudget, base_needs, full_needs, loss_bytes
 from graphweft.train.needs_by_running import kept_buffers, run_bytes
 from graphweft.train.node_order import NodeOrder
 from graphweft.train.own_loss import OwnLoss
@@ -200,9 +200,11 @@ class FullBatch(Steps):
         if not is_plain(self.model) or _config.current().opt_level == 0:  # nothing to choose
             return
         with budget.bounded():
-            with torch.random.fork_rng(devices=[]), kept_buffers(self.model), owning(self.x, self._wanted):
-                self._settle(self.model)
-            settled = self.needs(budget)  # measured costs may ask for another order
+            settled = self.needs(budget, measures=True)
+            if budget.fits(settled):
+                with torch.random.fork_rng(devices=[]), kept_buffers(self.model), owning(self.x, self._wanted):
+                    self._settle(self.model)
+                settled = self.needs(budget)  # measured costs may ask for another order
         if budget.fits(settled):
             budget.settle(settled)
         else:
@@ -221,7 +223,7 @@ class FullBatch(Steps):
         budget.keep_at_most(0)
         with budget.bounded():
             least = self.needs(budget)
-        budget.keep_at_most(budget.room - least.total)
+        budget.keep_at_most(budget.room_for(least) - least.total)
         with budget.bounded():
             needs = self.needs(budget)
         if budget.fits(needs):
@@ -230,13 +232,17 @@ class FullBatch(Steps):
         budget.keep_at_most(0 if recomputes else None)
         return least if recomputes else usual
 
-    def needs(self, budget: RunBudget) -> Needs:
-        """The memory that training takes, by account. Raises: ConfigError as :meth:`plans`."""
+    def needs(self, budget: RunBudget, measures: bool = False) -> Needs:
+        """The memory that training takes, by account; ``measures``: where costs are measured before.
+
+        Raises: ConfigError as :meth:`plans`.
+        """
         step, evaluation, wanted, sizes = self.plans()
         rows = self.ds.num_nodes if wanted is None else wanted.numel()
         loss = loss_bytes(rows, self.ds.num_classes)
         base = base_needs(self.ds, self.model, budget)
-        return full_needs(base, self.ds, (step, evaluation), sizes, loss, not self._keep_features, is_recorded(step))
+        facts = not self._keep_features, is_recorded(step), measures or budget.limit >= UNLIMITED
+        return full_needs(base, self.ds, (step, evaluation), sizes, loss, *facts)
 
     def works(self) -> tuple[Works, float]:
         """What an epoch does, and the seconds on one thread of what walks compute for every edge."""

@@ -54,6 +54,7 @@ _LARGER = 2  # times what the next tile takes at least, of four times as many no
 _SWING = 1.02  # batches differ in size, and only some are drawn:
 _DRAWN_BATCHES, _EPOCHS = 6, 2
 _PARTS = (64, 8)  # of the seeds of a batch, which are trained on before all of them
+_WORSE = 1.2  # times what a part tells of more seeds, for which there has to be room before they are trained on
 _UNLIKE = 2.5  # times what sizes say of a batch: forms of blocks, what passes while it is made, unlike draws
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 
@@ -167,7 +168,7 @@ def _rehearsed(mini: BatchSteps, count: int) -> tuple[Prepared, int]:
         if seeds <= seen:
             continue
         larger = _larger(found, *(PARTLY * times for times in _times_larger(mini, found, seeds / seen, seeds)))
-        if not _has_room(sum(larger.held) + max(sum(larger.making), taken_bytes(larger.step))):
+        if not _has_room(_WORSE * (sum(larger.held) + max(sum(larger.making), taken_bytes(larger.step)))):
             break
         try:
             found, seen = _tried_again(mini, 0, seeds, count / seeds), seeds

@@ -27,7 +27,7 @@ from graphweft.ir.residency import TensorType
 from graphweft.passes.work import Sizes
 from graphweft.runtime.footprint import footprint, kept_bytes
 from graphweft.runtime.plan import Plan
-from graphweft.runtime.rehearsal import Prepared, Run, taken_bytes, uses_torch
+from graphweft.runtime.rehearsal import Prepared, Run, taken_bytes
 from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.storage.int8_features import Int8Features
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
@@ -37,13 +37,14 @@ from graphweft.train.needs_by_running import grown_while
 
 # Beside what the process has taken when a run is planned: kernels' libraries and threads, recorded calls, objects.
 _TO_COME = 800 << 10
-# What compiling, or recording, takes before it is known what a run needs; and what stays of recording and compiling a
-# user's layers.
-_PLANNING, _RECORDING, RECORDED = 6 << 20, 16 << 20, 12 << 20
+# What compiling takes before it is known what a run needs, with batches that are drawn; and what stays of recording and
+# compiling a user's layers.
+_PLANNING, _DRAWING, RECORDED = 4 << 20, 6 << 20, 5 << 20
 _COPIES = 4  # of each parameter: two moments, the best and the last weights; its gradient is one of a step's values
+_ROOM, _BESIDE = 1.03, 1 << 20  # times what is predicted, and bytes, that a budget has to leave room for
 _AGAIN = 1.10  # times what was measured, for another measurement
-_ROOM, _SPARE = 1.03, 6 << 20  # times what is predicted, and bytes, that a budget has to leave room for
-_OTHERWISE = 2 << 20  # by how much what another process has taken by then may differ
+_OTHERWISE = 1 << 20  # by how much what another process has taken by then may differ
+_AROUND, _UNASKED = 8 << 20, 6 << 20  # bytes for all else where figures are rough, and those that a run leaves room for
 MARGIN = 1.02  # what rounding to pages and small tensors add
 _LEAST_KEPT = 1  # bytes of kept values: none
 UNLIMITED = 1 << 60  # bytes that everything keeps to
@@ -64,8 +65,10 @@ class Needs:
         evaluation: The most that an evaluation takes at once; where nothing is trimmed, beside what steps have freed.
         planning: The most that the process took until the run was planned, which may be more than the run takes; 0:
             not known. A later run tries fewer rewrites, so no budget has to have room for it.
+        begins: What there has to be before it is known what the run takes, which is over before it begins.
         trims: Whether what batches took is given back before an evaluation, and the other way round.
         measured: Whether some of it was measured by running, which differs from time to time.
+        is_close: Whether all of it is known of the very plans and tensors of the run.
     """
 
     program: int = 0
@@ -77,8 +80,10 @@ class Needs:
     step: int = 0
     evaluation: int = 0
     planning: int = 0
+    begins: int = 0
     trims: bool = False
     measured: bool = False
+    is_close: bool = False
 
     @property
     def total(self) -> int:
@@ -98,12 +103,18 @@ class Needs:
 
         What was measured is measured again by the next run.
         """
-        return self.running + self.spare
+        again = _AGAIN if self.measured else _ROOM
+        return max(int(again * self.running) + (_BESIDE + _OTHERWISE if self.is_close else _AROUND), self.begins)
 
     @property
     def spare(self) -> int:
         """The part of :attr:`least` above :attr:`running`."""
-        return int(((_AGAIN if self.measured else _ROOM) - 1) * self.running) + _SPARE + _OTHERWISE
+        return self.least - self.running
+
+    @property
+    def unasked(self) -> int:
+        """Bytes that a budget leaves for what nobody is asked about, beside a share of what is predicted."""
+        return _BESIDE if self.is_close else _UNASKED
 
     def beyond(self, reached: int) -> Needs:
         """The same, where finding out has shown that a run takes more than ``reached`` bytes."""
@@ -112,7 +123,7 @@ class Needs:
 
     def fits(self, limit: int) -> bool:
         """Whether a budget of ``limit`` bytes would do. One that is named as the least, too, where it is measured."""
-        return int(_ROOM * self.running) + _SPARE <= limit
+        return int(_ROOM * self.running) + self.unasked <= limit
 
     def text(self) -> str:
         """``data 161 MB, step 240 MB``: accounts that are not empty."""
@@ -121,8 +132,8 @@ class Needs:
     @property
     def accounts(self) -> dict[str, int]:
         """Bytes by account; what planning took only where nothing takes more."""
-        hidden = "" if self.planning > self.running else "planning"
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.type == "int" and f.name != hidden}
+        hidden = {"begins"} if self.planning > self.running else {"begins", "planning"}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.type == "int" and f.name not in hidden}
 
 
 class RunBudget:
@@ -137,10 +148,12 @@ class RunBudget:
         needs: What was predicted for the way that was chosen; None before.
         pooled: Bytes that the pool had mapped before, which may be others'.
         tile: Nodes that an evaluation computes at once; None: all.
+        begins: Bytes that there have to be before it is known what the run takes.
     """
 
     def __init__(self, memory: int | str, ds: Dataset) -> None:
         lean_heap_within(memory)
+        POOL.trim()  # what others have freed would hide what this run takes
         around = in_force()
         own, data = own_bytes(), data_bytes(ds)
         floor = max(0, own - data) if around is None else around.floor
@@ -151,6 +164,7 @@ class RunBudget:
         self.needs: Needs | None = None
         self.tile: int | None = None
         self._kept: int | None = None
+        self._planning = self.begins = 0
 
     @property
     def limit(self) -> int:
@@ -172,10 +186,9 @@ class RunBudget:
         """Whether a run that needs so much keeps to the budget."""
         return needs.fits(self.limit)
 
-    @property
-    def room(self) -> int:
-        """Bytes of :attr:`Needs.running` that fit."""
-        return int((self.limit - _SPARE) / _ROOM)
+    def room_for(self, needs: Needs) -> int:
+        """Bytes of :attr:`Needs.running` that fit where they are known as ``needs`` are."""
+        return int((self.limit - needs.unasked) / _ROOM)
 
     def keep_at_most(self, count: int | None) -> None:
         """Values computed once may take so many bytes; None: as many as usual."""
@@ -203,7 +216,7 @@ class RunBudget:
             raise refusal(needs, self.limit)
 
     @contextmanager
-    def begun(self, data: int, sized: Callable[[], Needs], records: bool) -> Iterator[None]:
+    def begun(self, data: int, sized: Callable[[], Needs], draws: bool, recording: int) -> Iterator[None]:
         """The block in which it is found out what a run takes, within the budget as the run itself.
 
         Where even that is more than there is, or turns out to be, the run is refused by what sizes alone tell. Where
@@ -213,27 +226,30 @@ class RunBudget:
         Args:
             data: Bytes of the data.
             sized: Tells what the run takes, from sizes alone.
-            records: Whether the model's own code is recorded and run.
+            draws: Whether batches are drawn to find it out.
+            recording: Bytes that recording and running the model's own code takes at first; 0: it has none.
 
         Raises: MemoryBudgetError.
         """
-        more = data + self.taken() + (_RECORDING if records else _PLANNING)
-        if more > self.limit and (records or data <= self.limit):
-            raise refusal(sized(), self.limit)
+        self._planning = recording or (_DRAWING if draws else _PLANNING)
+        more = data + self.taken() + self._planning
+        self.begins = more + _OTHERWISE
+        if more > self.limit and (recording or data <= self.limit):
+            raise refusal(replace(sized(), begins=self.begins), self.limit)
         self._budget.reserve = self._to_come
         try:
             yield
         except MemoryBudgetError as failure:
             if not failure.reached:
                 raise
-            raise refusal(sized().beyond(failure.reached), self.limit) from None
+            raise refusal(replace(sized(), begins=self.begins).beyond(failure.reached), self.limit) from None
         finally:
             self._budget.reserve = None
 
     def _to_come(self) -> int:
         """Bytes that compiling may still take beside the pool; a run that fits leaves as many."""
         before, rest = self._before
-        return max(0, _SPARE - (before + own_bytes() - POOL.stats().mapped - rest))
+        return max(0, self._planning - (before + own_bytes() - POOL.stats().mapped - rest))
 
     @property
     def floor(self) -> int:
@@ -316,11 +332,19 @@ def budget_of(
 def base_needs(ds: Dataset, model: nn.Module, budget: RunBudget) -> Needs:
     """The accounts that every run in memory has."""
     weights = sum(p.nbytes for p in model.parameters())
-    return Needs(program=budget.taken() + _TO_COME, data=data_bytes(ds), parameters=_COPIES * weights)
+    needs = Needs(program=budget.taken() + _TO_COME, data=data_bytes(ds), parameters=_COPIES * weights)
+    return replace(needs, begins=budget.begins, is_close=True)
 
 
 def full_needs(
-    base: Needs, ds: Dataset, plans: tuple[Plan, Plan], sizes: Sizes, loss: int, released: bool, records: bool
+    base: Needs,
+    ds: Dataset,
+    plans: tuple[Plan, Plan],
+    sizes: Sizes,
+    loss: int,
+    released: bool,
+    records: bool,
+    measures: bool,
 ) -> Needs:
     """Accounts of mode "full".
 
@@ -332,6 +356,7 @@ def full_needs(
         loss: Bytes of the loss's gradient by the outputs.
         released: Whether dense features are given up once they are aggregated.
         records: Whether the step is recorded.
+        measures: Whether costs are measured before, whatever that takes.
     """
     step, evaluation = (footprint(plan, sizes, ds.graph.is_symmetric) for plan in plans)
     kept, structure = kept_bytes(plans, sizes, ds.graph.is_symmetric)
@@ -343,18 +368,25 @@ def full_needs(
     if released and kept and not (reads or halves) and is_dense(ds.x):
         data -= min(ds.x.nbytes, kept)
     structure += dense_bytes(ds.x, *plans)
-    if isinstance(ds.x, SparseFeatures) and any(call.kernel == "sparse_matmul" for call in plans[0].backward):
-        structure += ds.x.values.nbytes + ds.x.indices.nbytes + ds.x.indptr.element_size() * ds.x.width
-    first, again, last = Run(plans[0], sizes, loss, is_taped=records), Run(plans[0], sizes, loss), Run(plans[1], sizes)
-    if records and uses_torch(plans[0]):  # one that is not recorded, to measure costs, is over before
-        steps, both = max(taken_bytes(first), taken_bytes(again)), taken_bytes(first, last)
-    else:
-        steps, both = taken_bytes(first, again), taken_bytes(first, last, again, last)
-    steps = max(steps, step.making, evaluation.making)  # which is over before the first step
+    turned = _turned(ds, plans[0])
+    if records:  # a recorded step finds them there
+        structure, turned = structure + sum(turned), ()
+    first = Run(plans[0], sizes, loss, is_taped=records, turned=turned)
     # outputs that are handed out are copies where those of a recording are kept
     handed = loss_bytes(ds.num_nodes, ds.num_classes) if records else 0
-    both = max(both, steps + handed)
-    return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)
+    last = Run(plans[1], sizes, by_torch=handed)
+    steps, both = taken_bytes(first, first), taken_bytes(first, last, first, last)
+    if measures:  # by a step that is not recorded
+        steps = max(steps, taken_bytes(replace(first, is_taped=False)))
+    steps = max(steps, step.making, evaluation.making)  # which is over before the first step
+    return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=max(both - steps, 0))
+
+
+def _turned(ds: Dataset, step: Plan) -> tuple[int, ...]:
+    """Bytes of sparse features turned around, which the gradient of their weight makes."""
+    if not isinstance(ds.x, SparseFeatures) or not any(call.kernel == "sparse_matmul" for call in step.backward):
+        return ()
+    return ds.x.values.nbytes, ds.x.indices.nbytes, ds.x.indptr.element_size() * ds.x.width
 
 
 def dense_bytes(x: Tensor | None, *plans: Plan) -> int:

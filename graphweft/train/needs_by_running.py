@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,6 +21,7 @@ from graphweft._backward import backward_from
 from graphweft._budget import Highest, lifted, own_bytes
 from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset
+from graphweft.graph.forms import Forms
 from graphweft.graph.graph import Graph
 from graphweft.runtime.rehearsal import Run, larger_regions, taken_bytes
 from graphweft.runtime.stand_in import stands_for
@@ -37,14 +38,13 @@ _STRIDES = (16, 8, 4, 2, 1)  # every so many nodes are the parts;
 _FIRST = 64  # the first ones, where a 16th might take more than there is:
 _LEAST_PART = 2048  # nodes
 _REAL, _HELD = 4, 4  # bytes of a number, and rows of the widest kind that a run is thought to have of nodes and edges
+_RECORDING, _AT_FIRST = 8 << 20, 6  # bytes of recording, and such rows of nodes that the first part is thought to have
 _MOST = 1 << 30  # bytes of a run on the whole graph that is tried: beyond, parts tell enough and take less time
 _TURNS = 2  # of a step and an evaluation, whose memory is not given back in between
 _LOOK = 2e-4  # seconds between two looks at the memory
-_WORSE = 1.5  # times what is expected of a larger part, for which there has to be room before it is tried
-_SMALLER = 4  # times as few nodes, where a single part has room
-_LEAP = 2.0  # times what is expected of the whole, where there is so much room that parts in between tell nothing
+_WORSE = 1.15  # times what a part tells of a larger one, for which there has to be room before it is tried
 PARTLY = 1.1  # times what is measured: parts are not quite like the whole
-_AGAIN = 1.02  # times what is measured on the whole: another run takes a little more or less
+_AGAIN = 1.02  # times what is measured: another run takes a little more or less
 
 
 class Taken(NamedTuple):
@@ -68,6 +68,7 @@ class Part(NamedTuple):
         noted: Its regions of the pool, as :meth:`Pool.noting` tells them.
         forms: Bytes of the pool that it leaves behind, as forms of the graph.
         once: Bytes by which its first run exceeds that, as programs are recorded and tried.
+        own: Bytes that its own graph and features take, which are there already of the whole.
     """
 
     share: float
@@ -75,6 +76,7 @@ class Part(NamedTuple):
     noted: tuple[tuple[int, int], ...] = ()
     forms: int = 0
     once: int = 0
+    own: int = 0
 
 
 def evaluation_run(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int) -> tuple[Run, int]:
@@ -82,13 +84,12 @@ def evaluation_run(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, 
 
     ``room``: bytes that finding out may take.
     """
-    found = _on_parts(model, ds, x, edges, room, functools.partial(_evaluate, model))
-    if not found:
+    part = _on_parts(model, ds, x, edges, room, functools.partial(_evaluate, model))
+    if part is None:
         return Run(), 0
-    last, spare = found[-1], _spare(found)
-    times = 1 / last.share
-    noted = larger_regions(last.noted, spare * times)
-    return Run(noted=noted, by_torch=grown(found, 1.0, spare).beside), round(times * last.forms)
+    times = _AGAIN / part.share
+    run = Run(noted=larger_regions(part.noted, times), by_torch=grown(part, 1.0, _AGAIN).beside)
+    return run, round(times * part.forms)
 
 
 def run_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int) -> Taken:
@@ -102,8 +103,8 @@ def run_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room:
             del out
             _evaluate(model, graph, rows, given)
 
-    found = _on_parts(model, ds, x, edges, room, run)
-    return grown(found, 1.0, _spare(found)) if found else Taken(0, 0)
+    part = _on_parts(model, ds, x, edges, room, run)
+    return Taken(0, 0) if part is None else grown(part, 1.0, _AGAIN)
 
 
 def _evaluate(model: nn.Module, graph: Graph, rows: Features, given: dict[str, Any]) -> None:
@@ -124,32 +125,29 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
                 buffer.copy_(buffers[name])
 
 
-def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int, run: _Running) -> list[Part]:
-    """What ``run`` takes on parts, the largest last: the whole graph, where that does not exceed ``room``."""
-    if not ds.num_nodes:
-        return []
-    found, training, tried = list[Part](), model.training, 1
+def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int, run: _Running) -> Part | None:
+    """What ``run`` takes on the largest part that has room for certain, which may be the whole graph."""
+    found: Part | None = None
+    training, strides = model.training, _strides(model, ds, room) if ds.num_nodes else ()
+
+    def has_room(part: Part, stride: int) -> bool:
+        left = min(room, _budget_room(room))  # recording has taken some of it
+        more = part.once + (0 if stride == 1 else round(part.own / (stride * part.share)))
+        return grown(part, 1 / stride, _WORSE).total + more <= (min(left, _MOST) if stride == 1 else left)
+
     with torch.random.fork_rng(devices=[]), kept_buffers(model), lifted():
-        for stride in _strides(model, ds, room):
+        for place, stride in enumerate(strides):
             POOL.trim()
-            left = min(room, _budget_room(room), _MOST if stride == 1 else room)  # recording has taken some of it
-            if found and grown(found, 1 / stride, _WORSE).total + found[-1].once > left:
-                break
-            if found and stride > 1 and grown(found, 1.0, _LEAP).total <= min(left, _MOST):
-                continue  # the whole fits for certain
-            found.append(_on_part(ds, x, edges, stride, run))
-            tried = stride
+            if found is not None:
+                if not has_room(found, stride):
+                    break
+                if any(has_room(found, larger) for larger in strides[place + 1 :]):
+                    continue  # which tells more
+            found = _on_part(ds, x, edges, stride, run)
             gc.collect()  # what recording and differentiating leave behind refers to itself
-        if len(found) == 1 and found[0].share < 1:  # what does not grow is told by a smaller one
-            found.insert(0, _on_part(ds, x, edges, _SMALLER * tried, run))
     model.train(training)
     POOL.trim()
     return found
-
-
-def _spare(found: Sequence[Part]) -> float:
-    """Times what was measured, for the whole."""
-    return _AGAIN if found[-1].share == 1.0 else PARTLY
 
 
 def _budget_room(otherwise: int) -> int:
@@ -158,10 +156,18 @@ def _budget_room(otherwise: int) -> int:
     return otherwise if left is None else left
 
 
+def recording_bytes(model: nn.Module, ds: Dataset) -> int:
+    """What there has to be to record a model and to run it on the first part."""
+    return _RECORDING + _AT_FIRST * _REAL * _widest(model) * ds.num_nodes // _STRIDES[0]
+
+
+def _widest(model: nn.Module) -> int:
+    return max((p.shape[-1] for p in model.parameters() if p.dim() > 1), default=1)
+
+
 def _strides(model: nn.Module, ds: Dataset, room: int) -> tuple[int, ...]:
     """The parts to try: nothing is known of the first one but how wide the model is."""
-    widest = max((p.shape[-1] for p in model.parameters() if p.dim() > 1), default=1)
-    guess = _REAL * _HELD * widest * (ds.num_nodes + ds.num_edges)
+    guess = _REAL * _HELD * _widest(model) * (ds.num_nodes + ds.num_edges)
     is_large = ds.num_nodes >= _FIRST * _LEAST_PART  # smaller parts tell little of the whole
     return (_FIRST, *_STRIDES) if is_large and guess > _STRIDES[0] * room else _STRIDES
 
@@ -172,11 +178,19 @@ def _on_part(ds: Dataset, x: Features, edges: EdgeData, stride: int, run: _Runni
         given = edges.keywords()
         return _measured(lambda rows: run(ds.graph, rows, given), lambda: alone(x))
     nodes = torch.arange(0, ds.num_nodes, stride)
-    graph, e_id = _folded(ds.graph, nodes, stride)
-    given = edges.of_subgraph(e_id)
+    graph, given = _part_of(ds.graph, edges, nodes, stride)
     share = min(nodes.numel() / ds.num_nodes, max(graph.num_edges, 1) / max(ds.num_edges, 1))
+    own = graph.csc.indices.nbytes + graph.csc.indptr.nbytes
     with stands_for(1 / share):
-        return _measured(lambda rows: run(graph, rows, given), lambda: gather_rows(x, nodes), share)
+        part = _measured(lambda rows: run(graph, rows, given), lambda: gather_rows(x, nodes), share)
+    graph._forms.empty()  # values that are kept by graph may refer to it, as its reverse does
+    return part._replace(own=part.own + own)
+
+
+def _part_of(graph: Graph, edges: EdgeData, nodes: Tensor, stride: int) -> tuple[Graph, dict[str, Any]]:
+    """The graph of a part, and the keywords with its edges' data."""
+    part, e_id = _folded(graph, nodes, stride)
+    return part, edges.of_subgraph(e_id)
 
 
 def _folded(graph: Graph, nodes: Tensor, stride: int) -> tuple[Graph, Tensor]:
@@ -195,28 +209,30 @@ def _folded(graph: Graph, nodes: Tensor, stride: int) -> tuple[Graph, Tensor]:
     places = torch.repeat_interleave(first - indptr[:-1], counts)
     places += torch.arange(places.numel())
     part = Graph.from_csc(indptr, csc.indices[places].div_(stride, rounding_mode="floor"))
+    if graph.is_symmetric:  # taken for one that is, too, so that no other forms are made; what it gives is not used
+        forms = Forms(part.csc, None)
+        forms.symmetric = True
+        part = Graph._make(forms, part.num_src, part.num_dst, True)
     return part, places if csc.edge_ids is None else csc.edge_ids[places].long()
 
 
-def grown(found: Sequence[Part], share: float, spare: float = 1.0) -> Taken:
-    """What a share of the graph takes, from what smaller ones took, the largest last, with some to spare.
+def grown(part: Part, share: float, spare: float = 1.0) -> Taken:
+    """What a share of the graph takes at most, from what a smaller part took, with some to spare.
 
     Regions of the pool grow with the graph. The whole pages that hold them, and gaps, are a good part of what a small
     graph takes and do not: the grown regions come and go once more in an imagined pool. What is beside the pool grows
-    from the last two as a straight line, since some of it is the same for all; from one alone in proportion.
+    in proportion: a peak is the most of several sums, each of something that grows and something that does not, such
+    as slabs of a product, so in proportion it is never less, and the nearer the larger the part.
 
     Example:
-        >>> found = [Part(0.1, Taken(0, 20)), Part(0.2, Taken(1 << 21, 30), ((1, 1 << 20),))]
-        >>> grown(found, 1.0), grown(found[1:], 1.0)
-        (Taken(pool=6291456, beside=110), Taken(pool=6291456, beside=150))
+        >>> part = Part(0.2, Taken(1 << 21, 30), ((1, 1 << 20),))
+        >>> grown(part, 1.0), grown(part, 0.2)
+        (Taken(pool=6291456, beside=150), Taken(pool=2097152, beside=30))
     """
-    before, last = found[-2] if len(found) > 1 else Part(0.0, Taken(0, 0)), found[-1]
-    times, pool, large = share / last.share, last.taken.pool, last.taken.beside
+    times, pool = share / part.share, part.taken.pool
     if times > 1:
-        pool = taken_bytes(Run(noted=larger_regions(last.noted, times))) + round(times * last.forms)
-    in_proportion, more = large / last.share, last.share - before.share
-    slope = min((large - before.taken.beside) / more, in_proportion) if more > 0 else in_proportion
-    return Taken(round(spare * pool), round(spare * (large + max(slope, 0.0) * (share - last.share))))
+        pool = taken_bytes(Run(noted=larger_regions(part.noted, times))) + round(times * part.forms)
+    return Taken(round(spare * pool), round(spare * times * part.taken.beside))
 
 
 def _measured(run: Callable[[Any], object], given: Callable[[], Features], share: float = 1.0) -> Part:
@@ -226,8 +242,11 @@ def _measured(run: Callable[[Any], object], given: Callable[[], Features], share
     such as dense ones beside sparse ones. ``share``: of the whole graph, for the result.
     """
     POOL.trim()
-    none = POOL.stats().mapped
-    first, _ = grown_while(lambda: run(given()))
+    none, lent = POOL.stats().mapped, POOL.stats().lent
+    rows = given()
+    size = POOL.stats().lent - lent
+    first, _ = grown_while(lambda: run(rows))
+    del rows
     POOL.trim()
     forms = POOL.stats().mapped - none
     rows = given()
@@ -236,7 +255,7 @@ def _measured(run: Callable[[Any], object], given: Callable[[], Features], share
         grown, _ = grown_while(lambda: run(rows))
     pool = POOL.stats().mapped - held
     taken = Taken(pool + forms, max(0, grown - pool))
-    return Part(share, taken, tuple(noted), forms, max(0, first - taken.total))
+    return Part(share, taken, tuple(noted), forms, max(0, first - taken.total), size)
 
 
 def grown_while(run: Callable[[], T]) -> tuple[int, T]:
@@ -261,4 +280,14 @@ def grown_while(run: Callable[[], T]) -> tuple[int, T]:
     return max(most, highest.nbytes) - before, found  # the thread may come late on a busy machine
 
 
-__all__ = ["PARTLY", "Part", "Taken", "evaluation_run", "grown", "grown_while", "kept_buffers", "run_bytes"]
+__all__ = [
+    "PARTLY",
+    "Part",
+    "Taken",
+    "evaluation_run",
+    "grown",
+    "grown_while",
+    "kept_buffers",
+    "recording_bytes",
+    "run_bytes",
+]

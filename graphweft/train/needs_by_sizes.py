@@ -26,6 +26,7 @@ from graphweft.train.setup import Drawn
 
 _REAL = 4
 _STRUCTURE = 6  # bytes of an edge: the graph turned around, and what making it takes
+_COMPILED = 2 << 20  # bytes that programs take
 _PAGES = 2  # of the pool, beyond what a step touches of them
 _SCORES = 12  # of an edge and head: scores, what the softmax makes of them, and a gradient
 
@@ -40,11 +41,10 @@ def sized_needs(base: Needs, model: nn.Module, ds: Dataset, mode: str, drawn: Dr
         mode: "full", "mini" or "auto".
         drawn: How batches are made.
     """
-    if not is_plain(model):
-        base = replace(base, program=base.program + RECORDED)
+    base = replace(base, program=base.program + (_COMPILED if is_plain(model) else RECORDED), is_close=False)
     sizes = _sizes_of(model, ds)
     base = replace(base, structure=sizes.dense)
-    found = [_full(base, ds, sizes)] if mode != "mini" else []
+    found = [_full(base, model, ds, sizes)] if mode != "mini" else []
     if mode != "full":
         found.append(_mini(base, model, ds, drawn, sizes))
     return min(found, key=lambda needs: needs.least)
@@ -106,10 +106,12 @@ def _sizes_of(model: nn.Module, ds: Dataset) -> _Sizes:
     return _Sizes(row, dense, read, kept, kept // 2, heads)
 
 
-def _full(base: Needs, ds: Dataset, sizes: _Sizes) -> Needs:
+def _full(base: Needs, model: nn.Module, ds: Dataset, sizes: _Sizes) -> Needs:
     """Sparse features are there once more, turned around for the gradient of their weight."""
     turned = round(sizes.row * ds.num_nodes) if isinstance(ds.x, SparseFeatures) and not sizes.dense else 0
-    structure = base.structure + turned + ds.num_edges * (_STRUCTURE + _SCORES * sizes.heads)
+    turns = is_plain(model) or not ds.graph.is_symmetric  # what is recorded reads the graph given for its reverse
+    edge = (_STRUCTURE if turns else 0) + _SCORES * sizes.heads
+    structure = base.structure + turned + ds.num_edges * edge
     return replace(base, structure=structure, step=_PAGES * POOL.page + _REAL * ds.num_nodes * sizes.kept)
 
 

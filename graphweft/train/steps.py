@@ -43,6 +43,7 @@ from graphweft.train.link_task import LinkTask, check_link
 from graphweft.train.macro import as_macro
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.needs import Needs, RunBudget, base_needs
+from graphweft.train.needs_by_running import recording_bytes
 from graphweft.train.needs_by_sizes import sized_needs
 from graphweft.train.option_table import check_drawn, check_given
 from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, check_fanouts
@@ -94,7 +95,9 @@ def finding_out(given: Given, budget: RunBudget | None) -> AbstractContextManage
     if budget is None or isinstance(given.ds, StoredDataset):
         return nullcontext()
     base = base_needs(given.ds, given.model, budget)
-    return budget.begun(base.data, partial(_sized, given, base, given.mode), not is_plain(given.model))
+    sized = partial(_sized, given, base, given.mode)
+    recording = 0 if is_plain(given.model) else recording_bytes(given.model, given.ds)
+    return budget.begun(base.data, sized, given.mode != "full", recording)
 
 
 def _sized(given: Given, base: Needs, mode: str) -> Needs:

@@ -174,7 +174,7 @@ def groups_within(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]
                 if not steps.lean():
                     return needs, ways
                 continue
-            over = steps.group * budget.room // max(needs.total, 1)
+            over = steps.group * budget.room_for(needs) // max(needs.total, 1)
             steps.regroup(max(1, min(steps.group - 1, over)))
 
 
@@ -315,7 +315,7 @@ def rows_within(steps: Any, budget: RunBudget) -> RowRooms:
     nodes, store, pieces = steps.ds.num_nodes, steps.ds.store, steps.takes_pieces
     with lifted():
         if pieces:  # which hold little, so that what is measured fits where the rows of a batch do not
-            steps.resize(max(least_piece_memory(store), budget.room // _PIECES_TRIED), True)
+            steps.resize(max(least_piece_memory(store), budget.room_for(Needs()) // _PIECES_TRIED), True)
         steps.prepare()
         with torch.random.fork_rng(devices=[]), kept_buffers(steps.model):
             _drawn(steps)  # compiles
@@ -417,7 +417,7 @@ def _grown_beside_others(run: Callable[[], T]) -> tuple[int, T]:
 
 def _left(budget: RunBudget, needs: Needs) -> int:
     """Bytes that a budget has beside some needs."""
-    return int((budget.room - needs.total) / MARGIN)
+    return int((budget.room_for(needs) - needs.total) / MARGIN)
 
 
 def _base(steps: Any, budget: RunBudget) -> Needs:
