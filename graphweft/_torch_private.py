@@ -152,7 +152,7 @@ def _leaf(node: Any) -> Tensor | None:
     if node.name() == "TBackward0":
         leaf = _leaf(node.next_functions[0][0])
         return None if leaf is None else leaf.t()
-    found: Tensor | None = node.variable if node.name() == "AccumulateGrad" else None
+    found: Tensor | None = node.variable if node.name().endswith("AccumulateGrad") else None
     return found
 
 
