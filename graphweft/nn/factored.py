@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import TensorWeakRef
 
+from graphweft import _config
 from graphweft._backward import gradients_from
 from graphweft._torch_private import (
     Multiplied,
@@ -133,6 +134,8 @@ def _arguments(graph: Graph, given: Mapping[str, Field], factors: Mapping[str, M
 def _factors(graph: Graph, given: Mapping[str, Field]) -> dict[str, Multiplied]:
     """Factors of node fields, where their rows are narrower than the products."""
     if not graph.is_square or graph.num_dst < MANY or not torch.is_grad_enabled():
+        return {}
+    if not _config.current().forward_products:
         return {}
     found = {
         name: factors

@@ -322,6 +322,8 @@ def test_where_nothing_is_gained_or_torch_does_otherwise_all_is_as_before() -> N
         assert layer(graph(), x).grad_fn is None
     with torch.autocast("cpu"):
         assert not is_factored(layer(graph(), x))
+    with gw.config(forward_products=False):
+        assert not is_factored(layer(graph(), x))
     assert not is_factored(layer.double()(graph(), x.detach().double()))
     layer.float()
     narrow = Attention(4)  # sums of all heads are wider than the product's
