@@ -38,7 +38,7 @@ from graphweft.graph.graph import Graph
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
 from graphweft.ir.residency import Residency
-from graphweft.nn.products import MANY, factors_of
+from graphweft.nn.products import MANY, factors_of, is_plain
 from graphweft.passes.placement import Order
 from graphweft.runtime.compile import Arguments, CompiledFunction, Field
 from graphweft.storage.feature import is_dense
@@ -151,8 +151,7 @@ def _factors(graph: Graph, given: Mapping[str, Field]) -> dict[str, Multiplied]:
 def _is_worth_it(factors: Multiplied, field: Tensor) -> bool:
     """Whether sums over narrower rows are possible, of tensors that the kernels take and nobody watches."""
     parts = [part for part in (*factors, field) if part is not None]
-    plain = all(x.dtype is torch.float32 and x.is_cpu and x.layout is torch.strided for x in parts)
-    if not plain or is_watched_tensor(field) or is_watched_tensor(factors.product):
+    if not all(map(is_plain, parts)) or is_watched_tensor(field) or is_watched_tensor(factors.product):
         return False
     return factors.product.shape[0] == field.shape[0] and factors.rows.shape[1] < factors.product.shape[1]
 
@@ -169,10 +168,14 @@ def run_factored(choice: _Choice, given: Mapping[str, Field], plain: CompiledFun
 
 
 def _apart(outputs: dict[str, Tensor], choice: _Choice) -> dict[str, Tensor]:
-    """The outputs; copies of those whose memory is read later, as whoever gets them may write into it."""
+    """The outputs; copies of those whose memory is read later or twice, as whoever gets them may write into it."""
     kept = [x for tensor in outputs.values() if tensor.grad_fn is not None for x in tensor.grad_fn.kept]  # type: ignore[attr-defined]
     read = {_memory(x) for x in (*kept, *choice.arguments.others()) if is_dense(x)}
-    return {name: tensor.clone() if _memory(tensor) in read else tensor for name, tensor in outputs.items()}
+    found = {}
+    for name, tensor in outputs.items():
+        found[name] = tensor.clone() if _memory(tensor) in read else tensor
+        read.add(_memory(tensor))
+    return found
 
 
 def _memory(x: Tensor) -> int:

@@ -73,7 +73,7 @@ def product(x: Tensor, w: Tensor) -> Tensor:
         >>> product(torch.ones(2, 3), torch.ones(3, 1)).tolist()
         [[3.0], [3.0]]
     """
-    if not (_is_plain(x) and _is_plain(w)) or transforms_are_on() or forward_ad_is_on():
+    if not (is_plain(x) and is_plain(w)) or transforms_are_on() or forward_ad_is_on():
         return x @ w
     out: Tensor = _Product.apply(x, w, None, False)  # type: ignore[no-untyped-call]
     return out
@@ -85,9 +85,7 @@ def _is_product(x: Any, w: Any) -> bool:
 
 def _is_linear(x: Any, w: Any, bias: Any = None) -> bool:
     has_bias = bias is not None
-    return (
-        _fits(x, w) and x.shape[1] == w.shape[1] and (not has_bias or (_is_plain(bias) and bias.shape == w.shape[:1]))
-    )
+    return _fits(x, w) and x.shape[1] == w.shape[1] and (not has_bias or (is_plain(bias) and bias.shape == w.shape[:1]))
 
 
 # which calls are taken, and whether the weight is transposed
@@ -97,7 +95,7 @@ _PRODUCTS: dict[Any, tuple[Callable[..., bool], bool]] = {
 }
 
 
-def _is_plain(item: Any) -> bool:
+def is_plain(item: Any) -> bool:
     """Whether ``item`` is float32 numbers in this machine's memory, and no tracer's stand-in."""
     return (
         type(item) in (Tensor, nn.Parameter)
@@ -110,7 +108,7 @@ def _is_plain(item: Any) -> bool:
 
 def _fits(x: Any, w: Any) -> bool:
     """Whether the product of many rows by a weight is one for the kernels."""
-    if not _is_plain(x) or not _is_plain(w) or x.dim() != 2 or w.dim() != 2:
+    if not is_plain(x) or not is_plain(w) or x.dim() != 2 or w.dim() != 2:
         return False
     return bool(x.shape[0] >= MANY and w.numel() and max(w.shape) <= _WIDEST)
 
@@ -177,4 +175,4 @@ def on_kernels(inputs: tuple[Any, ...]) -> contextlib.AbstractContextManager[Any
     return _Products()
 
 
-__all__ = ["MANY", "counted", "factors_of", "on_kernels", "paused", "product"]
+__all__ = ["MANY", "counted", "factors_of", "is_plain", "on_kernels", "paused", "product"]

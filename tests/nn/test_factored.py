@@ -259,6 +259,40 @@ def test_the_result_may_be_written_into() -> None:
     check(mine, {name: gradient.double() for name, gradient in theirs.items()})
 
 
+class Both(Mean):
+    """Two fields of the same numbers."""
+
+    def reduce(self, nodes: Any) -> dict[str, Tensor]:
+        h = nodes.mailbox["z"].mean(1)
+        return {"h": h, "again": h.unflatten(1, (2, OUT // 2))}
+
+
+def test_what_is_written_into_one_field_reaches_no_other() -> None:
+    layer, x = Both(), features()
+    out = gw.update_all(graph(), layer.message, layer.reduce, ndata={"z": layer.rows(x)})
+    assert is_factored(out["h"])
+    before = out["again"].detach().clone()
+    with torch.no_grad():
+        out["h"].zero_()
+    assert torch.equal(out["again"], before)
+
+
+def test_results_that_gradients_read_are_guarded() -> None:
+    """Torch refuses a backward pass over numbers that were overwritten, as for its own functions."""
+
+    class Square(Mean):
+        def reduce(self, nodes: Any) -> dict[str, Tensor]:
+            h = nodes.mailbox["z"].mean(1)
+            return {"h": h, "square": h * h}
+
+    layer = Square()
+    out = gw.update_all(graph(), layer.message, layer.reduce, ndata={"z": layer.rows(features())})
+    with torch.no_grad():
+        out["h"].zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out["square"].sum().backward()
+
+
 def test_a_product_written_into_after_the_call_changes_nothing() -> None:
     layer, x = Mean(), features()
     _, theirs = oracle(layer, x)
