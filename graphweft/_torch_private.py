@@ -11,11 +11,12 @@ import ctypes
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.autograd.graph import get_gradient_edge
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,6 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes as without_modes
 
 __all__ = [
     "NATIVE_FUNCTIONS",
+    "Multiplied",
     "TorchDispatchMode",
     "eval_frame_callback",
     "foreach_add",
@@ -30,8 +32,11 @@ __all__ = [
     "foreach_mul",
     "forward_ad_is_on",
     "free_product_buffers",
+    "is_followed_everywhere",
+    "is_watched_tensor",
     "is_wrapped",
     "mark_stepped",
+    "multiplied",
     "parse_to",
     "pytree",
     "saved_tensor_hooks_are_on",
@@ -82,6 +87,83 @@ def is_wrapped(x: Tensor) -> bool:
     """Whether ``x`` stands for many tensors at once, as ``is_grads_batched`` and ``vmap`` make them."""
     kinds = torch._C._functorch
     return bool(kinds.is_legacy_batchedtensor(x) or kinds.is_functorch_wrapped_tensor(x))
+
+
+class Multiplied(NamedTuple):
+    """Where a tensor came from, as torch's graph says: ``rows @ weight + bias``, perhaps seen in another shape.
+
+    Attributes:
+        rows, weight, bias: Shapes (n, k), (k, m) and (m,), in torch's graph.
+        product: The product itself, (n, m).
+    """
+
+    rows: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    product: Tensor
+
+
+_VIEWS = ("ViewBackward0", "ReshapeAliasBackward0")
+
+
+def multiplied(z: Tensor, own: Callable[[Any], tuple[Any, ...] | None]) -> Multiplied | None:
+    """The factors of ``z`` where it is a product as it was made, or one view of it; None for all else.
+
+    ``own``: for a node of an autograd function what is known of it: rows and weight, each or None where the place has
+    to tell, and the places of rows, weight and bias among its inputs; None for another function.
+    """
+    node: Any = z.grad_fn
+    product = z
+    if node is None or z._version:
+        return None
+    if node.name() in _VIEWS:
+        base: Tensor | None = z._base
+        if base is None or base.grad_fn is not node.next_functions[0][0]:
+            return None
+        node, product = base.grad_fn, base
+    try:
+        found = _operands(node, own) if product.dim() == 2 else None
+    except RuntimeError:  # operands that were written over meanwhile
+        return None
+    if found is None:
+        return None
+    rows, weight, *places = found
+    by_place = [None if place is None else _leaf(node.next_functions[place][0]) for place in places]
+    rows, weight = (x if x is not None else leaf for x, leaf in zip((rows, weight), by_place, strict=False))
+    if rows is None or weight is None or (places[2] is not None and (by_place[2] is None or by_place[2].dim() != 1)):
+        return None
+    return Multiplied(rows, weight, by_place[2], product)
+
+
+def _operands(node: Any, own: Callable[[Any], tuple[Any, ...] | None]) -> tuple[Any, ...] | None:
+    """What a product's node saved for its gradients, and the places of its operands among its inputs."""
+    if node.name() == "MmBackward0":
+        return node._saved_self, node._saved_mat2, 0, 1, None
+    if node.name() == "AddmmBackward0":
+        plain = node._saved_alpha == 1 and node._saved_beta == 1
+        return (node._saved_mat1, node._saved_mat2, 1, 2, 0) if plain else None
+    return own(node)
+
+
+def _leaf(node: Any) -> Tensor | None:
+    """The leaf, perhaps transposed, that a node of torch's graph gives its gradient to."""
+    if node is None:
+        return None
+    if node.name() == "TBackward0":
+        leaf = _leaf(node.next_functions[0][0])
+        return None if leaf is None else leaf.t()
+    found: Tensor | None = node.variable if node.name().endswith("AccumulateGrad") else None
+    return found
+
+
+def is_watched_tensor(x: Tensor) -> bool:
+    """Whether somebody wants to be told of the gradient by a tensor inside torch's graph."""
+    return bool(x._backward_hooks) or x.retains_grad
+
+
+def is_followed_everywhere(leaf: Tensor) -> bool:
+    """Inside a backward pass that reaches ``leaf``: whether it goes to all leaves, not to tensors that were named."""
+    return bool(torch._C._will_engine_execute_node(get_gradient_edge(leaf).node))
 
 
 def mark_stepped(optimizer: torch.optim.Optimizer) -> None:

@@ -205,8 +205,8 @@ def _explain_calls(
         if item.compiled is None:
             parts.append(item.reason)
             continue
-        arguments = item.compiled.arguments(call, item.captured)
-        parts += _story(item.compiled.form(call.graph), arguments, standing_of(arguments), full)
+        function, arguments = item.compiled.chosen(call, item.captured)
+        parts += _story(function, arguments, standing_of(arguments), full)
     return "\n\n".join(parts)
 
 

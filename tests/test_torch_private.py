@@ -149,6 +149,72 @@ def test_many_tensors_in_one_are_seen() -> None:
     assert seen == [True, False]
 
 
+def test_the_factors_of_a_product_are_found() -> None:
+    x, w, bias = torch.randn(5, 3), torch.randn(3, 4, requires_grad=True), torch.randn(4, requires_grad=True)
+    inner = x.requires_grad_() * 2
+    none = lambda node: None  # noqa: E731
+    forms = {
+        "product": (x @ w, x, None),
+        "of rows inside the graph": (inner @ w, inner, None),
+        "of rows without gradients": (x.detach() @ w, x, None),
+        "seen in another shape": ((x @ w).view(5, 2, 2), x, None),
+        "with a bias": (torch.addmm(bias, x, w), x, bias),
+        "by a weight that is transposed": (
+            torch.nn.functional.linear(x, w.t().detach().clone().requires_grad_()),
+            x,
+            None,
+        ),
+    }
+    for name, (z, rows, added) in forms.items():
+        found = private.multiplied(z, none)
+        assert found is not None, name
+        assert torch.equal(found.rows, rows), name
+        assert found.bias is added, name
+        made = found.rows @ found.weight + (0 if found.bias is None else found.bias)
+        torch.testing.assert_close(made.view(z.shape), z, msg=name)
+        assert found.weight.requires_grad, name
+    written = x @ w
+    with torch.no_grad():
+        written.mul_(2)
+    others = (
+        x @ w + 1,
+        (x @ w).view(5, 2, 2).view(5, 4),
+        written,
+        x.detach() @ w.detach(),
+        torch.addmm(bias, x, w, alpha=2),
+    )
+    assert [private.multiplied(z, none) for z in others] == [None] * 5
+
+
+def test_gradients_inside_a_graph_that_somebody_wants_are_seen() -> None:
+    x = torch.ones(2, requires_grad=True)
+    free, hooked, kept = x * 2, x * 2, x * 2
+    hooked.register_hook(lambda g: None)
+    kept.retain_grad()
+    assert [private.is_watched_tensor(t) for t in (free, hooked, kept)] == [False, True, True]
+
+
+def test_backward_passes_to_all_leaves_are_told_from_others() -> None:
+    seen, leaf = [], torch.zeros(0, requires_grad=True)
+
+    class Asks(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, leaf, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append(private.is_followed_everywhere(leaf))
+            return None, 2 * gradient
+
+    x = torch.ones(2, requires_grad=True)
+    Asks.apply(leaf, x).sum().backward()
+    torch.autograd.grad(Asks.apply(leaf, x).sum(), [x])
+    Asks.apply(leaf, x).sum().backward(inputs=[x])
+    assert seen == [True, False, False]
+    assert leaf.grad is None
+
+
 class Loud(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):

@@ -72,11 +72,12 @@ GW_API int gw_typed_degrees(const gw_adjacency* adj, int32_t turned, int64_t typ
 }
 
 // ids[i] sorted by the stretch of `bounds` [types + 1] that they lie in, those of one type as they come: order[place]
-// is the i, place[i] (or null) its inverse; counts [types].
+// is the i, place[i] its inverse; counts [types].
 GW_API int gw_typed_sort(int64_t count, const int64_t* ids, int64_t types, const int64_t* bounds, int64_t* order,
                          int64_t* place, int64_t* counts) {
   return gw::guarded([&] {
-    gw::require(count >= 0 && types >= 0 && bounds != nullptr, "typed_sort: expected bounds of types, got null");
+    gw::require(count >= 0 && types >= (count > 0) && bounds != nullptr && (place != nullptr || count == 0),
+                "typed_sort: expected bounds of types and room for places, got null");
     gw::sort_by_type(count, ids, types, bounds, order, place, counts);
   });
 }
@@ -123,8 +124,12 @@ GW_API int gw_typed_run_rows(const gw_adjacency* block, const int64_t* run_begin
     const gw::block_runs cut{run_begin, static_cast<const gw::relation_run*>(runs), limits};
     const auto run = [&](auto id) {
       using I = decltype(id);
-      gw::rows_by_runs(*block, cut, num_src, relations, order, place, counts, indptr, static_cast<I*>(indices),
-                       static_cast<I*>(ids));
+      const auto fill = [&](const auto* columns) {
+        gw::rows_by_runs(*block, columns, cut, num_src, relations, order, place, counts, indptr,
+                         static_cast<I*>(indices), static_cast<I*>(ids));
+      };
+      block->wide ? fill(static_cast<const int64_t*>(block->indices))
+                  : fill(static_cast<const int32_t*>(block->indices));
     };
     wide ? run(int64_t{}) : run(int32_t{});
   });

@@ -23,7 +23,7 @@ from graphweft._torch_private import forward_ad_is_on, transforms_are_on
 from graphweft.runtime import dense
 from graphweft.runtime.epilogue import Epilogue
 
-_MANY = 1 << 13  # rows from which a product is worth it
+MANY = 1 << 13  # rows from which a product is worth it, and one before a sum is worth a look
 _WIDEST = 1 << 9  # columns of the operands: the kernels are for tall matrices
 
 
@@ -34,13 +34,16 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
         """Shape: x (n, k), w (k, m) or transposed (m, k), bias (m,) -> (n, m)."""
         ctx.save_for_backward(x, w)
-        ctx.transposed = transposed
+        ctx.set_materialize_grads(False)
+        ctx.transposed, ctx.has_bias = transposed, bias is not None
         return dense.matmul(x, w, transposed=transposed, epilogue=None if bias is None else Epilogue(bias=bias))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         """Gradients of x, w and bias; by torch where they are to be differentiated again."""
         (g,), (x, w), (of_x, of_w, of_bias, _) = gradients, ctx.saved_tensors, ctx.needs_input_grad
+        if g is None:  # its gradient went another way (factored.py)
+            return None, None, None, None
         again = torch.is_grad_enabled()
         dx = dw = None
         if of_x:
@@ -49,6 +52,14 @@ class _Product(torch.autograd.Function):
             left, right = (g, x) if ctx.transposed else (x, g)
             dw = left.t() @ right if again else dense.matmul_tn(left, right)
         return dx, dw, (g.sum(0) if again else dense.col_sum(g)) if of_bias else None, None
+
+
+def factors_of(node: Any) -> tuple[Any, ...] | None:
+    """Rows and weight of a product on the kernels by its node in torch's graph, as ``multiplied`` asks for them."""
+    if getattr(node, "_forward_cls", None) is not _Product:
+        return None
+    x, w = node.saved_tensors
+    return x, w.t() if node.transposed else w, 0, 1, 2 if node.has_bias else None
 
 
 def product(x: Tensor, w: Tensor) -> Tensor:
@@ -62,7 +73,7 @@ def product(x: Tensor, w: Tensor) -> Tensor:
         >>> product(torch.ones(2, 3), torch.ones(3, 1)).tolist()
         [[3.0], [3.0]]
     """
-    if not (_is_plain(x) and _is_plain(w)) or transforms_are_on() or forward_ad_is_on():
+    if not (is_plain(x) and is_plain(w)) or transforms_are_on() or forward_ad_is_on():
         return x @ w
     out: Tensor = _Product.apply(x, w, None, False)  # type: ignore[no-untyped-call]
     return out
@@ -74,9 +85,7 @@ def _is_product(x: Any, w: Any) -> bool:
 
 def _is_linear(x: Any, w: Any, bias: Any = None) -> bool:
     has_bias = bias is not None
-    return (
-        _fits(x, w) and x.shape[1] == w.shape[1] and (not has_bias or (_is_plain(bias) and bias.shape == w.shape[:1]))
-    )
+    return _fits(x, w) and x.shape[1] == w.shape[1] and (not has_bias or (is_plain(bias) and bias.shape == w.shape[:1]))
 
 
 # which calls are taken, and whether the weight is transposed
@@ -86,7 +95,7 @@ _PRODUCTS: dict[Any, tuple[Callable[..., bool], bool]] = {
 }
 
 
-def _is_plain(item: Any) -> bool:
+def is_plain(item: Any) -> bool:
     """Whether ``item`` is float32 numbers in this machine's memory, and no tracer's stand-in."""
     return (
         type(item) in (Tensor, nn.Parameter)
@@ -99,9 +108,9 @@ def _is_plain(item: Any) -> bool:
 
 def _fits(x: Any, w: Any) -> bool:
     """Whether the product of many rows by a weight is one for the kernels."""
-    if not _is_plain(x) or not _is_plain(w) or x.dim() != 2 or w.dim() != 2:
+    if not is_plain(x) or not is_plain(w) or x.dim() != 2 or w.dim() != 2:
         return False
-    return bool(x.shape[0] >= _MANY and w.numel() and max(w.shape) <= _WIDEST)
+    return bool(x.shape[0] >= MANY and w.numel() and max(w.shape) <= _WIDEST)
 
 
 class _Products(TorchFunctionMode):
@@ -160,10 +169,10 @@ def on_kernels(inputs: tuple[Any, ...]) -> contextlib.AbstractContextManager[Any
 
     Nor is there one under ``config(forward_products=False)``.
     """
-    large = any(isinstance(x, Tensor) and x.dim() >= 1 and x.shape[0] >= _MANY for x in inputs)
+    large = any(isinstance(x, Tensor) and x.dim() >= 1 and x.shape[0] >= MANY for x in inputs)
     if not large or not _config.current().forward_products or transforms_are_on() or forward_ad_is_on():
         return contextlib.nullcontext()
     return _Products()
 
 
-__all__ = ["counted", "on_kernels", "paused", "product"]
+__all__ = ["MANY", "counted", "factors_of", "is_plain", "on_kernels", "paused", "product"]

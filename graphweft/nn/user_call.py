@@ -43,6 +43,7 @@ from graphweft.ir.ops import SPECS
 from graphweft.ir.program import Builder, Value, topological
 from graphweft.ir.residency import Movement
 from graphweft.nn.call_site import CallSite
+from graphweft.nn.factored import Factored, run_factored
 from graphweft.nn.verification import verify
 from graphweft.runtime.compile import Arguments, CompiledFunction
 
@@ -65,6 +66,7 @@ class CompiledCall:
         self._reads_all: bool | None = None
         self._square = square
         self._written = raised.written
+        self._factored = Factored(raised) if self.repeats else None
         self._forms = {
             isolated: CompiledFunction(self._describe(isolated), leaves_out=isolated and raised.risky)
             for isolated in (False, True)
@@ -104,9 +106,17 @@ class CompiledCall:
         seed = call_key() if self.raised.draws else 0
         return Arguments(call.graph, None, {}, None, seed, False, given)
 
+    def chosen(self, call: Call, captured: Captured) -> tuple[CompiledFunction, Arguments]:
+        """What computes the outputs of ``call``, and what it is called with."""
+        arguments = self.arguments(call, captured)
+        factored = self._factored and self._factored.choose(call.graph, arguments.fields)
+        return (factored.function, factored.arguments) if factored else (self.form(call.graph), arguments)
+
     def __call__(self, call: Call, captured: Captured) -> Fields:
         """Runs the program and stores new contents of buffers."""
-        results = self.form(call.graph)(self.arguments(call, captured))
+        form, arguments = self.form(call.graph), self.arguments(call, captured)
+        factored = self._factored and self._factored.choose(call.graph, arguments.fields)
+        results = run_factored(factored, arguments.fields, form) if factored else form(arguments)
         outputs: Fields = {}
         for name, tensor in results.items():
             kind, _, rest = name.partition(":")

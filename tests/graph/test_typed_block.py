@@ -8,6 +8,7 @@ import pytest
 import torch
 from typed_zoo import TYPED_ZOO
 
+from graphweft.graph.graph import Graph
 from graphweft.graph.typed_block import TypedPart, typed_block
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.segment import SegmentSampler
@@ -41,3 +42,20 @@ def test_blocks_and_batches_are_typed_graphs(name: str, fanouts: list[int]) -> N
         if rows.edge_ids is not None:
             assert all(bool((row.diff() > 0).all()) for row in rows.edge_ids.split(rows.degrees().tolist()))
     _check(TypedPart.of(graph.layout, sample.n_id, sample.e_id, *sample.edge_index), sample.n_id, sample.e_id, graph)
+
+
+@pytest.mark.parametrize("types", [2, 16, 17, 40])
+def test_few_and_many_types_are_sorted_alike(types: int) -> None:
+    """Several thousand nodes of types of very different sizes, some of none; relations between neighbours."""
+    generator = torch.Generator().manual_seed(types)
+    counts = {f"t{at}": (0 if at % 7 == 3 else 3000 // (at + 1) + 1) for at in range(types)}
+    edges = {}
+    for at in range(types):
+        pair = f"t{at}", f"t{(at + 1) % types}"
+        number = 4000 // (at + 1) if all(counts[name] for name in pair) else 0
+        ends = [torch.randint(0, max(1, counts[name]), (number,), generator=generator) for name in pair]
+        edges[pair[0], f"to{at}", pair[1]] = tuple(ends)
+    graph = Graph.hetero(edges, counts)
+    seeds = torch.randperm(graph.num_nodes, generator=generator)[:2000]
+    for block in SegmentSampler(graph, [3, 2]).sample(seeds).blocks:
+        _check(typed_block(block), block.src_ids, block.e_id, graph)

@@ -27,13 +27,22 @@ from graphweft.sample.neighbor import NeighborSampler
 F, C = 5, 3
 
 
-def layer(heads: int, p: float = 0.0, other_reader: bool = False) -> Program:
-    """GAT over one set of nodes, its attention raised."""
+def layer(
+    heads: int, p: float = 0.0, other_reader: bool = False, bias: bool = False, scores: str = "by head"
+) -> Program:
+    """GAT over one set of nodes, its attention raised; ``scores`` of whole rows, or one of them given."""
     w = Writer()
     add = w.b.add
     product = add(Op.MATMUL, w.nodes("x", F), w.shared("W", F, heads * C))
+    product = add(Op.BIAS, product, w.shared("b", heads * C)) if bias else product
     rows = add(Op.RESHAPE, product, dims=(heads, C))
-    ends = [add(Op.EINSUM, rows, w.shared(name, heads, C), spec="nhc,hc->nh") for name in ("src", "dst")]
+    if scores == "of rows":
+        ends = [add(Op.EINSUM, product, w.shared(name, C), spec="na,a->n") for name in ("src", "dst")]
+        ends = [add(Op.RESHAPE, end, dims=(1,)) for end in ends]
+    else:
+        ends = [add(Op.EINSUM, rows, w.shared(name, heads, C), spec="nhc,hc->nh") for name in ("src", "dst")]
+    if scores == "given":
+        ends[0] = w.nodes("score", heads)
     attrs = {"score": "add", "alpha": 0.2, "scale": 1.0, "p": p, "stream": 1}
     out = add(Op.ATTENTION, w.graph(), rows, *ends, *([w.seed()] if p else []), **attrs)
     return w.done(out=add(Op.ADD, out, rows) if other_reader else out)
@@ -56,6 +65,30 @@ def test_results_and_gradients_are_equal(name: str, heads: int, p: float) -> Non
     found = interpret(differentiate(after, wanted), inputs)
     for key, value in interpret(differentiate(before, wanted), inputs).items():
         torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("heads", "scores"), [(1, "by head"), (2, "by head"), (1, "of rows"), (1, "given"), (2, "given")]
+)
+@pytest.mark.parametrize("name", ZOO)
+def test_biases_and_other_scores(name: str, heads: int, scores: str, bias: bool) -> None:
+    """A bias is added where there is an in-edge; a score may be of whole rows, or none of the product's."""
+    before = layer(heads, bias=bias, scores=scores)
+    after = place(before, {"W": Order.AGGREGATE})
+    verify(after)
+    (near,) = (v for v in after.values if v.op is Op.ATTENTION)
+    assert near.inputs[1].tensor.dims == (1, F)
+    inputs = random_inputs(before, ZOO[name])
+    inputs["d:out"] = torch.randn(ZOO[name].num_nodes, heads, C, dtype=torch.float64)
+    wanted = [v["name"] for v in before.inputs if isinstance(v.type, TensorType)]
+    found = interpret(differentiate(after, wanted), inputs)
+    for key, value in interpret(differentiate(before, wanted), inputs).items():
+        torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-9)
+
+
+def test_a_bias_stays_before_weights_that_are_dropped() -> None:
+    assert sites(layer(1, p=0.4, bias=True)) == {}
 
 
 def test_rows_that_others_read_too_are_made_once() -> None:

@@ -28,34 +28,52 @@ inline void starts_by_type(std::vector<int64_t>& first, int64_t pieces, int64_t 
   }
 }
 
-// A stable counting sort of `ids` by the stretch of bounds that they lie in. Pieces count for themselves, and then know
-// where theirs of every type begin.
+// types[i]: the stretch of bounds that ids[i] lies in; adds to counts how many lie in each. Few stretches are compared
+// with all ids, which needs no branches.
+inline void find_types(int64_t count, const int64_t* ids, int64_t num_types, const int64_t* bounds, int64_t* types,
+                       int64_t* counts) {
+  constexpr int64_t few = 16;
+  if (num_types > few) {
+    for (int64_t i = 0, type = 0; i < count; ++i) {
+      if (ids[i] < bounds[type] || ids[i] >= bounds[type + 1])  // neighbours are often of one type
+        type = std::upper_bound(bounds, bounds + num_types, ids[i]) - bounds - 1;
+      types[i] = type;
+      ++counts[type];
+    }
+    return;
+  }
+  std::fill_n(types, count, int64_t{0});
+  int64_t from = count;  // how many lie in this stretch or behind it
+  for (int64_t type = 1; type < num_types; ++type) {
+    int64_t behind = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t is_behind = ids[i] >= bounds[type];
+      types[i] += is_behind;
+      behind += is_behind;
+    }
+    counts[type - 1] += from - behind;
+    from = behind;
+  }
+  counts[num_types - 1] += from;
+}
+
+// A stable counting sort of `ids` by the stretch of bounds that they lie in, and its inverse. Pieces count for
+// themselves, and then know where theirs of every type begin.
 inline void sort_by_type(int64_t count, const int64_t* ids, int64_t types, const int64_t* bounds, int64_t* order,
                          int64_t* place, int64_t* counts) {
   const int64_t grain = std::max<int64_t>(4096, 4 * types), pieces = (count + grain - 1) / grain;
   std::vector<int64_t> first(size_t(checked_mul(pieces, types)), 0);
-  const auto type_of = [&](int64_t id, int64_t before) {
-    return id >= bounds[before] && id < bounds[before + 1]  // neighbours are often of one type
-               ? before
-               : std::upper_bound(bounds, bounds + types, id) - bounds - 1;
-  };
   parallel_chunks(pieces, [&](int64_t piece) {
-    int64_t* mine = first.data() + piece * types;
-    int64_t type = 0;
-    for (int64_t i = piece * grain; i < std::min(count, (piece + 1) * grain); ++i) {
-      type = type_of(ids[i], type);
-      ++mine[type];
-    }
+    const int64_t begin = piece * grain;
+    find_types(std::min(count - begin, grain), ids + begin, types, bounds, place + begin, first.data() + piece * types);
   });
   starts_by_type(first, pieces, types, counts);
   parallel_chunks(pieces, [&](int64_t piece) {
-    int64_t* mine = first.data() + piece * types;
-    int64_t type = 0;
+    int64_t* const next = first.data() + piece * types;
     for (int64_t i = piece * grain; i < std::min(count, (piece + 1) * grain); ++i) {
-      type = type_of(ids[i], type);
-      const int64_t at = mine[type]++;
+      const int64_t at = next[place[i]]++;
       order[at] = i;
-      if (place) place[i] = at;
+      place[i] = at;
     }
   });
 }
@@ -123,10 +141,10 @@ struct block_runs {
 
 // As rows_by_type, of a block with runs: edges in the order of their relations, those of one relation as they come.
 // Also writes counts [relations].
-template <class I>
-void rows_by_runs(const gw_adjacency& block, const block_runs& runs, int64_t num_src, int64_t relations,
-                  const int64_t* order, const int64_t* place, int64_t* counts, int64_t* indptr, I* indices, I* ids) {
-  const id_list columns(block.indices, block.wide != 0);
+template <class C, class I>
+void rows_by_runs(const gw_adjacency& block, const C* columns, const block_runs& runs, int64_t num_src,
+                  int64_t relations, const int64_t* order, const int64_t* place, int64_t* counts, int64_t* indptr,
+                  I* indices, I* ids) {
   constexpr int64_t grain = 1024;
   const int64_t pieces = (block.num_rows + grain - 1) / grain;
   std::vector<int64_t> first(size_t(checked_mul(pieces, relations)), 0);
@@ -141,17 +159,12 @@ void rows_by_runs(const gw_adjacency& block, const block_runs& runs, int64_t num
   parallel_chunks(pieces, [&](int64_t piece) {
     int64_t* const next = first.data() + piece * relations;
     for (int64_t row = piece * grain; row < std::min(block.num_rows, (piece + 1) * grain); ++row) {
-      int64_t from = block.indptr[row], to = indptr[place[row]];
+      const int64_t from = block.indptr[row], edges = block.indptr[row + 1] - from;
+      int64_t to = indptr[place[row]];
+      for (int64_t i = 0; i < edges; ++i) indices[to + i] = I(place[columns[from + i]]);
       for (int64_t run = runs.begin[row]; run < runs.begin[row + 1]; ++run) {
-        const int64_t count = runs.count(run);
         int64_t& id = next[runs.runs[run].relation];
-        for (int64_t i = 0; i < count; ++i) {
-          indices[to + i] = I(place[columns[from + i]]);
-          ids[to + i] = I(id + i);
-        }
-        id += count;
-        from += count;
-        to += count;
+        for (const int64_t end = to + runs.count(run); to < end; ++to) ids[to] = I(id++);
       }
     }
   });
