@@ -256,7 +256,8 @@ class CompiledFunction:
                 message = f"the gradients of this program are left to the interpreter: {found.reason}"
                 warnings.warn(message, CertificateWarning, stacklevel=2)
                 return None
-            plan = self._plans[key] = plan if standing.exact else self._alike.one_for(key[:-1], plan)
+            is_one = arguments.graph.is_drawn and not active.tune  # else what a call does is timed, by its own sizes
+            plan = self._plans[key] = self._alike.one_for(key[:-1], plan) if is_one else plan
             while len(self._plans) > _MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
         return plan
