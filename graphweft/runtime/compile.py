@@ -44,6 +44,7 @@ from graphweft.passes.kept import kept_passes
 from graphweft.passes.pipeline import Request
 from graphweft.passes.work import Sizes
 from graphweft.runtime import calibrate
+from graphweft.runtime.alike import AlikePlans
 from graphweft.runtime.constants import comes_once, is_declared, is_owned, sent
 from graphweft.runtime.feature_types import feature_key, feature_type, in_full, is_compilable, is_half, is_single
 from graphweft.runtime.function import Pullback, RunPlan, is_followed, linearize
@@ -185,6 +186,7 @@ class CompiledFunction:
         self._describe = describe
         self._written, self._leaves_out = written, leaves_out
         self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._alike = AlikePlans()
         self._refuted: set[tuple[Any, ...]] = set()
         self._hoisted = HoistedValues()
         self._fitted: CostModel | None = None
@@ -247,12 +249,14 @@ class CompiledFunction:
             if key in self._refuted:
                 return None
             try:
-                plan = self._plans[key] = self.compile(arguments, standing)
+                plan = self.compile(arguments, standing)
             except Refuted as found:  # wrong gradients: torch's own through the interpreter are right
                 self._refuted.add(key)
                 message = f"the gradients of this program are left to the interpreter: {found.reason}"
                 warnings.warn(message, CertificateWarning, stacklevel=2)
                 return None
+            is_one = arguments.graph.is_drawn and not active.tune  # else what a call does is timed, by its own sizes
+            plan = self._plans[key] = self._alike.one_for(key[:-1], plan) if is_one else plan
             while len(self._plans) > _MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
         return plan
@@ -365,7 +369,7 @@ class CompiledFunction:
 
     def plans(self) -> list[Plan]:
         """All plans compiled so far, oldest first."""
-        return list(self._plans.values())
+        return list(dict.fromkeys(self._plans.values()))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction:
         raise TypeError("a CompiledFunction belongs to its module; the module makes a new one when it is copied")
@@ -444,10 +448,10 @@ class CompiledFunction:
             tuple((n, r, t.dtype, t.shape[1:], grads and t.requires_grad) for n, (t, r) in arguments.fields.items()),
             grads and isinstance(x, Tensor) and x.requires_grad,
             graph.is_square,
-            _size_key(arguments, standing.exact, self._leaves_out),
             arguments.settings,
             self._decides(standing) is not None,
             times_larger(),
+            _size_key(arguments, standing.exact, self._leaves_out),  # the last, as plans of several may be one
         )
 
     def fitted(self, samples: list[Any]) -> None:

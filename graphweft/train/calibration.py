@@ -2,7 +2,7 @@
 
 Comes in: nothing. Goes out: a :class:`Machine`, kept in the cache folder. Called by ``graphweft doctor --calibrate``.
 Coefficients are fitted to single kernels first (:mod:`graphweft.runtime.calibrate`) and then to whole epochs of both
-modes, so that they hold for what a plan predicts: epochs.
+modes, so that they hold for what a plan predicts: epochs; those of joining parts of a store, to groups of some.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from typing import Any
 import torch
 
 from graphweft._memory import POOL
-from graphweft.cost import Works
+from graphweft.cost import Works, join_work
 from graphweft.data.dataset import Dataset
+from graphweft.data.prepare_store import prepare_store
 from graphweft.data.synthetic import synthetic
 from graphweft.loader.fastest_choice import CoreSplit
+from graphweft.loader.groups import read_group
 from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN
 from graphweft.nn.gin import GIN
@@ -30,6 +32,7 @@ from graphweft.nn.module import CompiledModule
 from graphweft.nn.sage import SAGE
 from graphweft.runtime import calibrate
 from graphweft.runtime.machine import Machine
+from graphweft.storage.store import Store
 from graphweft.train.trainer import Trainer
 
 Sample = tuple[Works, float]
@@ -53,6 +56,9 @@ _EPOCHS = 5
 _SETTLED, _MOST = 26, 8  # batches after which the way of preparing them is settled; epochs for that at most
 _WEIGHT = 0.2  # of what the kernels alone say
 _DISK_BYTES = 64 << 20
+# twins whose parts are joined to groups, and their scales: most of it are edges, rows, or both
+_STORES = (("reddit", 0.01), ("flickr", 0.1), ("arxiv", 0.1))
+_PARTS, _GROUPS, _JOINS = 8, (1, 4, 8), 3  # of a store, of its groups, and times that each group is made
 _SECONDS = 38.0  # after which no further case is begun
 
 
@@ -68,6 +74,11 @@ def measure() -> Machine:
         if size == _BATCHES[0]:  # as within a budget that leaves no room for batches ahead
             samples += _epochs(ds, model, "mini", _BATCHES[-1], [CoreSplit(0, 0)])
         POOL.trim()
+    for name, scale in _STORES:
+        with tempfile.TemporaryDirectory() as folder:
+            made = synthetic(name, scale=scale, seed=0)
+            store = prepare_store(made, Path(folder) / "store", parts=_PARTS, method="hash")
+            samples += [joining(store, count) for count in _GROUPS]
     costs = kernels.fit_sums(samples, _WEIGHT)
     errors = [abs(sum(n * costs.seconds(work) for work, n in works) / seconds - 1) for works, seconds in samples]
     found = Machine.known(costs=costs, error=statistics.mean(errors), disk_bytes_per_second=_disk_speed())
@@ -108,6 +119,28 @@ def _epochs(
     seconds = statistics.median(record.epoch_seconds for record in records)
     known = walks / torch.get_num_threads()
     return [(works, seconds - known)] if seconds > known else []
+
+
+def joining(store: Store, count: int) -> Sample:
+    """What joining the first ``count`` parts of a store to a group does, and its seconds: their blocks are in memory.
+
+    Example:
+        >>> store = prepare_store(synthetic("default", scale=0.02), tempfile.mkdtemp() + "/store", parts=4)
+        >>> [(work, count)], seconds = joining(store, 4)
+        >>> work == join_work(store.num_edges, store.nbytes), count, seconds > 0
+        (True, 1.0, True)
+    """
+    parts, source = tuple(range(count)), store.holding()
+    source.held.hold(frozenset(parts), parts)
+    read_group(source, parts)  # from disk
+    taken = []
+    for _ in range(_JOINS):
+        begun = time.perf_counter()
+        read_group(source, parts)
+        taken.append(time.perf_counter() - begun)
+    entries = store.manifest.parts[:count]
+    work = join_work(sum(entry.edges for entry in entries), sum(entry.nbytes for entry in entries))
+    return [(work, 1.0)], min(taken)
 
 
 def _disk_speed() -> float:

@@ -58,7 +58,7 @@ class DiskLinkTask(LinkTask, FromDisk):
         if setup.memory is not None:
             check_link_rows(model, ds, fitting_fanouts(model, drawn.fanouts), drawn.batch_size, budget)
         self._scratch = setup.scratch
-        self.inference = SimpleNamespace(tiles=Tiles.share_of(budget // EVALUATION))
+        self.inference = SimpleNamespace(tiles=Tiles.share_of(budget // EVALUATION), remembered=0)
         more = budget // EVALUATION + SPLITTING * ds.store.num_edges
         self._disk = tables_of(ds, budget, more, ds.mapped)
         super().__init__(setup)

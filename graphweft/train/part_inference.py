@@ -86,6 +86,12 @@ class PartInference:
         self._names: Tensor | None = None
         self._slot: Tensor | None = None  # rows of the nodes that were read last
 
+    @property
+    def remembered(self) -> int:
+        """Bytes of what was found once of all nodes and stays for later inferences."""
+        found = (self._degrees, *(self._normaliser or ()), self._names, self._slot)
+        return sum(tensor.nbytes for tensor in found if tensor is not None)
+
     def outputs(self, wanted: Ids, weighted: bool = False) -> Tensor:
         """(n, C) outputs in evaluation mode of the nodes ``wanted``, ascending ids of the source.
 

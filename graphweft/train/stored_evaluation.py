@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from graphweft._budget import lifted, own_bytes
+from graphweft._budget import lifted
 from graphweft._memory import POOL
 from graphweft.data.stored import StoredDataset
 from graphweft.nn.stack import Stack
@@ -75,16 +75,16 @@ def evaluation_needs(steps: Any, wanted: int, most: int, measured: int = 0) -> i
 
 
 def _run_bytes(steps: Any) -> int:
-    """What an evaluation takes with the tiles that are set, outputs and what it computes once included: it is run."""
+    """What an evaluation takes with the tiles that are set, outputs and what it computes once included: it is run.
+
+    What it compiles stays, and is counted with the program.
+    """
     with lifted():
-        POOL.trim()
-        before = own_bytes()
         steps.outputs()  # compiles
         POOL.trim()
-        stays = max(own_bytes() - before, 0)
         taken, _ = grown_while(steps.outputs)
         POOL.trim()
-    return stays + int(_AGAIN * taken)
+    return int(steps.inference.remembered + _AGAIN * taken)
 
 
 def _largest_tile(store: Store, cost: TileCost) -> int:

@@ -12,6 +12,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.loader.group_loader import GroupLoader, PlannedGroup
 from graphweft.loader.groups import Group, group_bytes, kept_bytes, part_bytes, read_group
 from graphweft.nn.stack import Stack
+from graphweft.nn.typed_stack import TypedStack
 from graphweft.storage.flat_rows import flat_rows_of
 from graphweft.storage.piece_rows import COUNT_BYTES, least_piece_memory, most_piece_memory
 from graphweft.storage.row_cache import NODE_BYTES, least_memory, table_room
@@ -36,6 +38,7 @@ from graphweft.train.batch_estimate import batch_estimate
 from graphweft.train.link_task import MOST_SCORED, RANKED_AMONG
 from graphweft.train.needs import MARGIN, Needs, RunBudget, refusal
 from graphweft.train.needs_by_running import grown_while, kept_buffers
+from graphweft.train.part_inference import PartInference
 from graphweft.train.stored_evaluation import evaluation_needs, outputs_bytes, structure_of_part
 from graphweft.train.tiles import LEAST_WITHIN
 
@@ -44,12 +47,13 @@ _REAL, _ID = 4, 8
 _COPIES = 4  # of each parameter: two moments, the best and the last weights
 _SWING = 1.05  # batches differ in size
 _ROWS = 1.15  # and so do their rows, of which a table has to hold all
-_THREADS = 1 << 20  # threads that read and prepare, with their stacks and what their heaps keep of small blocks
-_ROW_THREADS = 1 << 20  # and those that read rows
+# threads that read and prepare, with their stacks and what their heaps keep of small blocks: 0.2 to 0.5 MB each
+_THREADS = 1 << 20
 _PAGES = 1 << 20  # of the pool, beyond what one step has touched of its last page
 _SEED_BYTES = 48  # of a seed: orders of two epochs, places and numbers of its group
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 _PROGRAMS = 4 << 20  # what programs, their modules and the heap take, before it is known
+_PLAN, _PLANS = 1 << 19, 3  # of a typed layer's plan, and how many there are: two of steps, one of evaluations
 _UNASKED = 6 << 20  # what a budget has to leave room for besides
 _EVALUATES = 4 << 20  # what an evaluation takes before it is tried: pieces that are read, structure, numbers of nodes
 _MET = 0.9  # times rows of uniform draws: those of a graph with communities or hubs meet more often
@@ -61,6 +65,7 @@ _HELD_OUT = 0.11  # of the edges, of which a tenth is in the test by hash
 _PAIR, _LOOKED_UP, _RANKED = 52, 32, 60
 _PIECES_TRIED = 16  # one in so many bytes of the budget is for rows while a step is tried
 _SHARED = 1.25  # times what sizes say of a batch, before one is measured
+_total = attrgetter("total")
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,17 @@ def _beside(model: nn.Module, store: Store, fanouts: Sequence[int], seeds: int, 
     batch = int(_SHARED * (found.step + found.rows * _REAL * width))
     # an evaluation takes what groups have given back
     groups = group_bytes(store, count, 0)
-    return _COPIES * weights + _PROGRAMS + _UNASKED + max(batch, _EVALUATES + structure_of_part(store) + held - groups)
+    return (
+        _COPIES * weights
+        + _programs_told(model)
+        + _UNASKED
+        + max(batch, _EVALUATES + structure_of_part(store) + held - groups)
+    )
+
+
+def _programs_told(model: nn.Module) -> int:
+    """Bytes of programs, before it is known."""
+    return _PROGRAMS // 2 + _PLANS * _PLAN * len(model.layers) if isinstance(model, TypedStack) else _PROGRAMS
 
 
 def _relations_in(store: Store) -> int:
@@ -190,9 +205,8 @@ def _of_groups(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
     base = _base(steps, budget)
     base = replace(base, data=base.data + kept_bytes(loader.source, loader.keep))
     ways = _by_way(loader, base, found, scale)
-    least = min(ways.values(), key=lambda needs: needs.total)
     fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
-    chosen = max(fitting.values(), key=lambda needs: needs.total, default=least)
+    chosen = max(fitting.values(), default=min(ways.values(), key=_total), key=_total)
     most = _left(budget, replace(chosen, batches=0, step=0))
     least_room = chosen.batches + chosen.step
     room = max(least_room, most)
@@ -200,7 +214,10 @@ def _of_groups(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
     if room > least_room and not budget.fits(replace(chosen, evaluation=evaluation)):
         # as small as where no budget is large enough
         evaluation = evaluation_needs(steps.evaluated_as(), least_room, 0, found.evaluation)
-    chosen = replace(chosen, evaluation=evaluation)
+    program = max(base.program, _programs(steps, budget, steps.evaluated_as().inference))  # with what evaluates
+    ways = {way: replace(needs, program=program, evaluation=evaluation) for way, needs in ways.items()}
+    fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
+    chosen = max(fitting.values(), default=min(ways.values(), key=_total), key=_total)
     return chosen, list(fitting) or [CoreSplit(0, 0)]
 
 
@@ -257,7 +274,9 @@ def _of_rows(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], seeds:
     if flat_rows_of(store) is not None:
         rows = min(rows, least_piece_memory(store))
         reading = max(reading, 2 * LEAST_WITHIN * _REAL * store.row_width)  # rows that an evaluation embeds
-    needs = Needs(_PROGRAMS + _ROW_THREADS, structure=kept, kept=rows, parameters=_COPIES * weights, evaluation=reading)
+    needs = Needs(
+        _programs_told(model) + _THREADS, structure=kept, kept=rows, parameters=_COPIES * weights, evaluation=reading
+    )
     step, batches = int(_SWING * found.step), _ahead(found.ids, found.ids + POOL.page, drawing_threads())
     # what is measured afterwards may be more, so that a refusal names room to spare
     return replace(needs, step=step, batches=batches, trims=True, measured=True)
@@ -325,9 +344,7 @@ def rows_within(steps: Any, budget: RunBudget) -> RowRooms:
             steps.resize(least_piece_memory(store), True)  # whose tables nothing has touched
         POOL.trim()
     base = _base(steps, budget)
-    # without tables that are made anew
-    books = nodes * (COUNT_BYTES if pieces else NODE_BYTES)
-    base = replace(base, program=max(base.program - books, 0) + _ROW_THREADS, structure=steps.pooled(budget.pooled))
+    base = replace(base, program=_row_programs(steps, budget), structure=steps.pooled(budget.pooled))
     batches = _ahead(found.held, found.making, drawing_threads() if pieces else steps.loader.disk_workers)
     step = int(_SWING * found.step) + _PAGES
     at_least = least_memory(store, nodes, int(_ROWS * found.rows))
@@ -349,6 +366,12 @@ def rows_within(steps: Any, budget: RunBudget) -> RowRooms:
     return RowRooms(replace(needs, kept=memory), memory, True, found.rows)
 
 
+def _row_programs(steps: Any, budget: RunBudget) -> int:
+    """The account of programs now, without tables, which are made anew; one of :data:`_THREADS` reads rows."""
+    books = steps.ds.num_nodes * (COUNT_BYTES if steps.takes_pieces else NODE_BYTES)
+    return _programs(steps, budget, steps.inference, books)
+
+
 def _rows_taken(steps: Any, found: Drawn, memory: int) -> tuple[int, int]:
     """The most that rows with batches drawn ahead take of so many bytes, of which there are only so many; and reading.
 
@@ -365,7 +388,7 @@ def _beside_rows(steps: Any, budget: RunBudget, needs: Needs, at_least: int, sha
     wanted, left = needs.batches + needs.step, _left(budget, replace(needs, batches=0, step=0))
     for most in (max(wanted, left // 2), wanted, 0):
         evaluation = evaluation_needs(steps, min(max(wanted, left // 4), max(most, 1)), most)
-        needs = replace(needs, evaluation=evaluation)
+        needs = replace(needs, evaluation=evaluation, program=max(needs.program, _row_programs(steps, budget)))
         memory = int(_left(budget, needs) / share)
         if memory >= at_least:
             break
@@ -427,6 +450,11 @@ def _base(steps: Any, budget: RunBudget) -> Needs:
     data = stored_bytes(steps.ds)
     orders = steps.loader.num_items * _SEED_BYTES
     return Needs(program=max(taken - data, 0) + _THREADS, data=data + orders, parameters=_COPIES * weights, trims=True)
+
+
+def _programs(steps: Any, budget: RunBudget, inference: PartInference, books: int = 0) -> int:
+    """The account of programs now; ``books`` and what an inference remembers are counted elsewhere."""
+    return max(_base(steps, budget).program - books - inference.remembered, 0)
 
 
 def predicted_bytes(ds: StoredDataset) -> int:

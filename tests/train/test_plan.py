@@ -96,7 +96,7 @@ def test_costs_are_found_from_sums_of_calls() -> None:
     found = CostModel().fit_sums(samples, weight=1e-3)
     for works, seconds in samples:
         assert sum(count * found.seconds(work) for work, count in works) == pytest.approx(seconds, rel=0.02)
-    assert found.coefficients["attention mid"] == CostModel().coefficients["attention mid"]  # no sample says anything of it
+    assert found.coefficients["attention mid"] == CostModel().coefficients["attention mid"]  # no sample tells of it
 
 
 @pytest.fixture(scope="module")

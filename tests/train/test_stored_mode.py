@@ -12,10 +12,12 @@ from stored_kinds import academic
 
 import graphweft as gw
 from graphweft.cli import main
+from graphweft.cost import CostModel
 from graphweft.run import complete
 from graphweft.runtime.machine import Machine
 from graphweft.storage.row_cache import epoch_reads
 from graphweft.train import stored_plan
+from graphweft.train.calibration import joining
 
 PARTS = 16
 DRAWN: dict[str, Any] = {"fanouts": (4, 4), "batch_size": 128}
@@ -101,6 +103,27 @@ def test_where_rows_are_read_again_and_again_groups_are_taken(
     assert rows.strategy.disk == 3 * plan.strategy.disk == 3 * store.nbytes
     fast = Machine.known(disk_bytes_per_second=1e15)
     assert gw.plan(_model(store), store, memory="1GB", machine=fast, **DRAWN).mode == "mini"
+
+
+def test_joining_parts_costs_what_the_profile_says(store: gw.macro.Store) -> None:
+    """Where joining takes longer than training, an epoch of groups takes what it costs, by edge and by byte."""
+    whole = [joining(store, PARTS)[0][0][0], joining(store, 3)[0][0][0]]
+    assert [work.amount for work in whole] == [store.num_edges, int(store.edge_counts[:3].sum())]
+    assert whole[0].bytes == store.nbytes > whole[1].bytes > 0
+    for cost in ((1.0, 0.0, 0.0), (0.0, 1e-2, 0.0)):
+        costs = CostModel({**CostModel().coefficients, "join": cost})
+        machine = Machine.known(disk_bytes_per_second=1e15, costs=costs)
+        plan = gw.plan(_model(store), store, mode="macro", macro=f"parts:2/{PARTS}", machine=machine, **DRAWN)
+        assert plan.epoch_seconds == pytest.approx(costs.seconds(whole[0]), rel=1e-6)
+
+
+def test_what_joining_parts_costs_is_found_from_groups(store: gw.macro.Store) -> None:
+    truth = CostModel({**CostModel().coefficients, "join": (2e-7, 4e-10, 0.0)})
+    samples = [(works, truth.seconds(works[0][0])) for works, _ in (joining(store, count) for count in (1, 3, PARTS))]
+    found = CostModel().fit_sums(samples, weight=1e-3)
+    for works, seconds in samples:
+        assert found.seconds(works[0][0]) == pytest.approx(seconds, rel=0.01)
+    assert {kind for kind, cost in found.coefficients.items() if cost != CostModel().coefficients[kind]} == {"join"}
 
 
 def test_what_was_asked_for_is_no_choice(store: gw.macro.Store) -> None:
