@@ -90,9 +90,9 @@ def spmm(
     epilogue; one that has no row of x of its number has no self term.
     Rows of x and out may be strided. bfloat16 is summed in float32; the result is bfloat16, or float32 where ``dtype``
     says so. ``prefetch``: how many edges ahead rows of x are fetched; 0 never, -1 as the size of x asks for; it changes
-    no bit of the result. ``out`` may be x itself, where rows and columns are as many; the bits are the same. ``rounds``:
-    neighbours' rows of a float32 x, times their scale, are rounded to bfloat16 where that saves time; sums and the self
-    term are float32.
+    no bit of the result. ``out`` may be x itself, where rows and columns are as many; the bits are the same.
+    ``rounds``: neighbours' rows of a float32 x, times their scale, are rounded to bfloat16 where that saves time; sums
+    and the self term are float32.
 
     Shape: x (num_cols, f) float32, float64 or bfloat16 -> (num_rows, f). weight (num_edges,) by edge id, src_scale
     (num_cols,): of x's dtype, float32 for bfloat16.
