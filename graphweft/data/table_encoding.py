@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from graphweft._errors import DataError
 from graphweft.data.column_encoding import ColumnEncoding, fit_column
 from graphweft.data.columns import Column, Table, nearest
 
-ClassKind = Literal["text", "integer", "boolean", "columns"]
 UNKNOWN_IDS = ("error", "drop")
 USUAL = {  # how such columns are called where nothing is said
     "id": ("id", "node", "node_id"),

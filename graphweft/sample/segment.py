@@ -152,11 +152,6 @@ class SegmentSampler(ShownBySettings):
             **({} if self._weight is None else weights_identity(self._weight)),
         }
 
-    @property
-    def is_timed(self) -> bool:
-        """Edges have times."""
-        return self._time is not None
-
     def seed_times(self, time: Any, count: int) -> Tensor | None:
         """Times of ``count`` seeds, checked, of the kind that the edges' times have.
 

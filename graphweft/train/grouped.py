@@ -232,7 +232,7 @@ class Grouped(OnGroups):
 
     def _pinned(self, budget: int) -> Hubs:
         """The most influential nodes for the training rows, as many steps away as there are layers."""
-        return pin_hubs(self._source, self._seeds(), len(self.fanouts), budget, _label_bytes(self.ds))
+        return pin_hubs(self._source, self._seeds(), len(self.fanouts), budget, label_bytes(self.ds))
 
     def _chosen(
         self, asked: float | str, count_of: Callable[[BroughtSizes | None], int]
@@ -426,7 +426,7 @@ def _count_of(
     brought: BroughtSizes | None,
 ) -> int:
     """How many parts make a group. Raises: MemoryBudgetError."""
-    asked, keep, labels = _asked(macro), 0 if macro is None else macro.keep, _label_bytes(ds)
+    asked, keep, labels = _asked(macro), 0 if macro is None else macro.keep, label_bytes(ds)
     if asked is None:
         told = (lambda least: least) if memory is None else least_told
         return parts_within(source, memory_bytes(memory), labels, hubs, keep, beside, told, brought)
@@ -482,5 +482,6 @@ def _read_bytes(ds: StoredDataset, part: int) -> int:
     return sum(block.nbytes for block in entry.blocks if block.name not in ("split", "node_ids"))
 
 
-def _label_bytes(ds: Dataset) -> int:
+def label_bytes(ds: Dataset) -> int:
+    """Bytes of the label of a node, or of its values."""
     return ds.y.element_size() * (ds.y.shape[1] if ds.y.dim() == 2 else 1)

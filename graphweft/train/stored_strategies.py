@@ -25,6 +25,7 @@ from graphweft.loader.neighbours import BroughtSizes, Neighbours
 from graphweft.runtime.machine import Machine
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.store import Store
+from graphweft.train.grouped import label_bytes
 from graphweft.train.needs import Needs
 from graphweft.train.neighbour_choice import Way, reason_against, taken_of, ways_of
 from graphweft.train.options import FIRST, MacroText, check_macro
@@ -62,7 +63,7 @@ def unmeasured(ds: StoredDataset, model: nn.Module, fanouts: Sequence[int] | Non
 
     Raises: MemoryBudgetError.
     """
-    store, item, hubs = ds.store, _label_bytes(ds), _hub_bytes(told)
+    store, item, hubs = ds.store, label_bytes(ds), _hub_bytes(told)
     fitting = partial(parts_within, store, memory_bytes(None), item, hubs, told.keep)
     share, ways = told.neighbours, list[Way]()
     if isinstance(share, str):
@@ -76,10 +77,6 @@ def unmeasured(ds: StoredDataset, model: nn.Module, fanouts: Sequence[int] | Non
         parameters=6 * sum(p.nbytes for p in model.parameters()),
     )
     return StoredGroups(needs, count, share, int(share * store.nbytes), tuple(ways))
-
-
-def _label_bytes(ds: StoredDataset) -> int:
-    return ds.y.element_size() * (ds.y.shape[1] if ds.y.dim() == 2 else 1)
 
 
 def _hub_bytes(told: MacroText) -> int:
