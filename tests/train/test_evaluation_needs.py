@@ -28,7 +28,7 @@ def ds() -> Dataset:
 def test_free_memory_is_given_back_around_predictions_as_around_evaluations(ds: Dataset) -> None:
     given: dict[str, Any] = {"mode": "mini", "fanouts": (5, 5), "batch_size": 512}
     with pytest.raises(gw.errors.MemoryBudgetError) as caught:
-        gw.Trainer(make_model("GAT", ds), ds, memory=data_bytes(ds) + 20 * MB, **given)
+        gw.Trainer(make_model("GAT", ds), ds, memory=data_bytes(ds) + 12 * MB, **given)
     short = gw.Trainer(make_model("GAT", ds), ds, memory=caught.value.least, **given)
     roomy = gw.Trainer(make_model("GAT", ds), ds, memory="4GB", **given)
     assert short.needs is not None and short.needs.trims and roomy.needs is not None and not roomy.needs.trims
@@ -54,7 +54,7 @@ def test_outputs_that_a_recorded_run_hands_out_are_counted(kind: str, ds: Datase
     highest, outputs = Highest(), 4 * 400 * ds.num_nodes
     trainer.predict()
     assert batch._tape is not None and outputs > 20 * MB
-    assert needs.evaluation >= outputs
+    assert needs.evaluation >= 0.9 * outputs  # a little of them lies where the step has freed memory
     assert 0.85 * needs.running < highest.nbytes - floor < 1.05 * needs.running
 
 

@@ -39,7 +39,7 @@ def test_a_budget_without_room_for_compiling_is_refused_by_sizes(
     found = gw.Trainer(_model(kind, ds, 16), ds, memory="1GB", **given).needs
     assert found is not None and found.least < least < 2 * found.least
     with pytest.raises(gw.errors.MemoryBudgetError):
-        gw.Trainer(_model(kind, ds, 16), ds, memory=int(0.7 * found.least), **given)
+        gw.Trainer(_model(kind, ds, 16), ds, memory=found.least // 2, **given)
     assert len(gw.Trainer(_model(kind, ds, 16), ds, memory=least, **given).fit(2)) == 2
 
 
