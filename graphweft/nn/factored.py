@@ -62,7 +62,7 @@ class _Kind(NamedTuple):
     has_bias: bool
 
 
-class _Choice(NamedTuple):
+class FactoredCall(NamedTuple):
     """What runs a call from factors, what it is called with, and the factors by field."""
 
     function: CompiledFunction
@@ -81,7 +81,7 @@ class Factored:
         self._raised = raised
         self._forms: dict[tuple[Any, ...], CompiledFunction] = {}
 
-    def choose(self, graph: Graph, given: Mapping[str, Field]) -> _Choice | None:
+    def choose(self, graph: Graph, given: Mapping[str, Field]) -> FactoredCall | None:
         """What runs the call on what is ``given``; None where no product goes behind a sum."""
         factors = _factors(graph, given)
         while factors:
@@ -95,7 +95,7 @@ class Factored:
             orders = plan.compiled.orders
             late = {name: x for name, x in factors.items() if orders.get(_WEIGHT + name) is Order.AGGREGATE}
             if len(late) == len(factors):
-                return _Choice(function, arguments, factors)
+                return FactoredCall(function, arguments, factors)
             factors = late
         return None
 
@@ -156,7 +156,7 @@ def _is_worth_it(factors: Multiplied, field: Tensor) -> bool:
     return factors.product.shape[0] == field.shape[0] and factors.rows.shape[1] < factors.product.shape[1]
 
 
-def run_factored(choice: _Choice, given: Mapping[str, Field], plain: CompiledFunction) -> dict[str, Tensor]:
+def run_factored(choice: FactoredCall, given: Mapping[str, Field], plain: CompiledFunction) -> dict[str, Tensor]:
     """Outputs by name, in torch's graph; ``plain``: what runs the call as it stands."""
     results = choice.function(choice.arguments)
     outputs = _apart({name: tensor for name, tensor in results.items() if tensor.requires_grad}, choice)
@@ -167,7 +167,7 @@ def run_factored(choice: _Choice, given: Mapping[str, Field], plain: CompiledFun
     return {**results, **dict(zip(outputs, routed, strict=True))}
 
 
-def _apart(outputs: dict[str, Tensor], choice: _Choice) -> dict[str, Tensor]:
+def _apart(outputs: dict[str, Tensor], choice: FactoredCall) -> dict[str, Tensor]:
     """The outputs; copies of those whose memory is read later or twice, as whoever gets them may write into it."""
     kept = [x for tensor in outputs.values() if tensor.grad_fn is not None for x in tensor.grad_fn.kept]  # type: ignore[attr-defined]
     read = {_memory(x) for x in (*kept, *choice.arguments.others()) if is_dense(x)}
@@ -192,7 +192,7 @@ class _Route:
     """
 
     def __init__(
-        self, choice: _Choice, given: Mapping[str, Field], outputs: tuple[str, ...], plain: CompiledFunction
+        self, choice: FactoredCall, given: Mapping[str, Field], outputs: tuple[str, ...], plain: CompiledFunction
     ) -> None:
         self.outputs, self.products = outputs, tuple(choice.factors)
         self.others = tuple(name for name, (x, _) in given.items() if x.requires_grad and name not in choice.factors)
@@ -260,4 +260,4 @@ class _Routed(torch.autograd.Function):
         return None, None, None, *[None] * len(gradients), *route.gradients(ctx.saved_tensors, gradients)
 
 
-__all__ = ["Factored", "run_factored"]
+__all__ = ["Factored", "FactoredCall", "run_factored"]

@@ -43,7 +43,7 @@ from graphweft.ir.ops import SPECS
 from graphweft.ir.program import Builder, Value, topological
 from graphweft.ir.residency import Movement
 from graphweft.nn.call_site import CallSite
-from graphweft.nn.factored import Factored, run_factored
+from graphweft.nn.factored import Factored, FactoredCall, run_factored
 from graphweft.nn.verification import verify
 from graphweft.runtime.compile import Arguments, CompiledFunction
 
@@ -109,13 +109,17 @@ class CompiledCall:
     def chosen(self, call: Call, captured: Captured) -> tuple[CompiledFunction, Arguments]:
         """What computes the outputs of ``call``, and what it is called with."""
         arguments = self.arguments(call, captured)
-        factored = self._factored and self._factored.choose(call.graph, arguments.fields)
+        factored = self._by_factors(call, arguments)
         return (factored.function, factored.arguments) if factored else (self.form(call.graph), arguments)
+
+    def _by_factors(self, call: Call, arguments: Arguments) -> FactoredCall | None:
+        """What runs ``call`` with products behind its sums; None where none goes there."""
+        return None if self._factored is None else self._factored.choose(call.graph, arguments.fields)
 
     def __call__(self, call: Call, captured: Captured) -> Fields:
         """Runs the program and stores new contents of buffers."""
         form, arguments = self.form(call.graph), self.arguments(call, captured)
-        factored = self._factored and self._factored.choose(call.graph, arguments.fields)
+        factored = self._by_factors(call, arguments)
         results = run_factored(factored, arguments.fields, form) if factored else form(arguments)
         outputs: Fields = {}
         for name, tensor in results.items():

@@ -62,8 +62,8 @@ _ATTENDED = (
     (12_000, 60_000, 8, 4),
     (3_000, 150_000, 1, 64),
     (3_000, 150_000, 8, 16),
-    (15_000, 150_000, 8, 16),
-    (20_000, 400_000, 8, 8),
+    (12_000, 120_000, 8, 16),
+    (18_000, 360_000, 8, 8),
     (30_000, 150_000, 1, 32),
     (40_000, 400_000, 8, 2),
 )
@@ -178,7 +178,8 @@ def _random_adjacency(rows: int, columns: int, edges: int) -> Adjacency:
     """``edges`` uniform random entries, dealt to the rows at random cuts, so that their lengths cannot be foreseen."""
     generator = torch.Generator().manual_seed(1)
     indices = torch.randint(columns, (edges,), generator=generator, dtype=torch.int32)
-    cuts = torch.randint(edges + 1, (rows - 1,), generator=generator).sort().values
+    cuts = torch.randint(edges + 1, (rows - 1,), generator=generator)
+    cuts.numpy().sort()  # in place
     return Adjacency(torch.cat((torch.tensor([0]), cuts, torch.tensor([edges]))), indices, None, columns)
 
 

@@ -26,11 +26,10 @@ from graphweft.graph.graph import Graph
 from graphweft.runtime.rehearsal import Run, larger_regions, taken_bytes
 from graphweft.runtime.stand_in import stands_for
 from graphweft.sample.pieces import Pieces
-from graphweft.storage.feature import SparseFeatures, alone
+from graphweft.storage.feature import Features, alone
 from graphweft.storage.gather import gather_rows
 from graphweft.train.edge_data import EdgeData
 
-Features = Tensor | SparseFeatures
 T = TypeVar("T")
 _Running = Callable[[Graph, Any, dict[str, Any]], object]
 

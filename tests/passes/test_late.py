@@ -48,6 +48,16 @@ def layer(
     return w.done(out=add(Op.ADD, out, rows) if other_reader else out)
 
 
+def check_equal(before: Program, after: Program, name: str, heads: int) -> None:
+    """Results and gradients on a graph of the zoo."""
+    inputs = random_inputs(before, ZOO[name])
+    inputs["d:out"] = torch.randn(ZOO[name].num_nodes, heads, C, dtype=torch.float64)
+    wanted = [v["name"] for v in before.inputs if isinstance(v.type, TensorType)]
+    found = interpret(differentiate(after, wanted), inputs)
+    for key, value in interpret(differentiate(before, wanted), inputs).items():
+        torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("p", [0.0, 0.4])
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("name", ZOO)
@@ -59,12 +69,7 @@ def test_results_and_gradients_are_equal(name: str, heads: int, p: float) -> Non
     (near,) = (v for v in after.values if v.op is Op.ATTENTION)
     assert near.inputs[1].tensor.dims == (1, F) and near.tensor.dims == (heads, F)
     assert not [v for v in after.values if v.op is Op.MATMUL and v.tensor.dims[-1] == heads * C and heads > 1]
-    inputs = random_inputs(before, ZOO[name])
-    inputs["d:out"] = torch.randn(ZOO[name].num_nodes, heads, C, dtype=torch.float64)
-    wanted = [v["name"] for v in before.inputs if isinstance(v.type, TensorType)]
-    found = interpret(differentiate(after, wanted), inputs)
-    for key, value in interpret(differentiate(before, wanted), inputs).items():
-        torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-9)
+    check_equal(before, after, name, heads)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -79,12 +84,7 @@ def test_biases_and_other_scores(name: str, heads: int, scores: str, bias: bool)
     verify(after)
     (near,) = (v for v in after.values if v.op is Op.ATTENTION)
     assert near.inputs[1].tensor.dims == (1, F)
-    inputs = random_inputs(before, ZOO[name])
-    inputs["d:out"] = torch.randn(ZOO[name].num_nodes, heads, C, dtype=torch.float64)
-    wanted = [v["name"] for v in before.inputs if isinstance(v.type, TensorType)]
-    found = interpret(differentiate(after, wanted), inputs)
-    for key, value in interpret(differentiate(before, wanted), inputs).items():
-        torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-9)
+    check_equal(before, after, name, heads)
 
 
 def test_a_bias_stays_before_weights_that_are_dropped() -> None:

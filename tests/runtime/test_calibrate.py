@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from graphweft._budget import Highest, own_bytes
 from graphweft._config import config
 from graphweft._memory import POOL
 from graphweft.cost import CostModel
@@ -33,13 +34,24 @@ def test_measurement_is_remembered_by_later_processes(cache: Path) -> None:
         POOL.trim()
         held, before = POOL.begin_peak(), POOL.stats().mapped
         found = calibrate.calibrate()
-        assert POOL.stats().peak_lent - held <= calibrate.MEMORY  # and torch's own graphs of a few hundred kilobytes
+        assert POOL.stats().peak_lent - held <= calibrate.MEMORY
         assert POOL.stats().mapped <= before
         assert 0.5 <= found.threshold <= 0.99
         calibrate._measured.clear()  # as a new process would start
         assert calibrate.threshold() == found.threshold
         assert calibrate.cost_model() == found.model
         assert len(list(cache.iterdir())) == 1
+
+
+@pytest.mark.own_process
+def test_it_takes_no_more_than_it_says(cache: Path) -> None:
+    """Graphs and all: beside the pool there are ids, as torch makes and sorts them."""
+    with config(cache_dir=str(cache)):
+        calibrate.calibrate()  # what the process takes for kernels and threads is there already
+        POOL.trim()
+        before, highest = own_bytes(), Highest()
+        calibrate.calibrate()
+        assert 0 < highest.nbytes - before <= calibrate.MEMORY
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"threshold": 7, "error": 0, "model": "{}"}', "[1]", '{"threshold": "x"}'])
