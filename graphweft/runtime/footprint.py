@@ -124,19 +124,25 @@ def covered(call: KernelCall, size: list[float]) -> set[int]:
 
 
 def _turning(value: Value, sizes: Sizes) -> int:
-    """What passes while a graph is made: those between it and the given one, in whole pages, and what sorting takes.
+    """What passes while a graph is made: those between it and the given one, and what sorting takes, in whole pages.
 
-    They are made for it anew.
+    They are made for it anew. Pages that they share with the graph itself are given back where they are free.
     """
     between, at = 0, value
     while at.inputs and at.inputs[0].op in STRUCTURE:
         at = at.inputs[0]
-        between += -(-_structure_bytes(at, Form.ROWS, sizes, False) // Pool.page) * Pool.page
+        between += _structure_bytes(at, Form.ROWS, sizes, False)
     if value.op is not Op.REVERSE or not isinstance(value.type, StructType):
-        return between
-    # a place of 16 bits for every edge, with lists of buckets; pages of the result that are given back afterwards
-    spare = Pool.page if _structure_bytes(value, Form.EDGES, sizes, False) <= Pool.page else 2 * Pool.page
-    return int(between + 2 * sizes.rows.get(value.type.edge, 0) + spare)
+        return _whole_pages(between)
+    made = _structure_bytes(value, Form.EDGES, sizes, False)
+    # a place of 16 bits for every edge, with lists of buckets; large ones do not fit the gaps of others
+    passing = _whole_pages(between + made + 2 * sizes.rows.get(value.type.edge, 0)) - made
+    return passing if made <= Pool.page else passing + Pool.page
+
+
+def _whole_pages(nbytes: int) -> int:
+    """Bytes that the pool maps for so many."""
+    return -(-nbytes // Pool.page) * Pool.page
 
 
 def _structure_bytes(value: Value, form: Form, sizes: Sizes, symmetric: bool) -> int:

@@ -93,10 +93,10 @@ class _Imagined(_Addresses):
         self.is_taped = is_taped
         self._gaps = _ALIKE if is_taped else self._gaps
 
-    def lend(self, nbytes: float, by_torch: bool = False, measured: bool = False) -> tuple[int, int]:
+    def lend(self, nbytes: float, by_torch: bool = False, keeps: bool = True) -> tuple[int, int]:
         """A region of at least so many bytes; without an address where it is small or the system takes it back.
 
-        ``measured``: what the heap keeps beside it is part of it.
+        ``keeps``: the heap keeps more free memory for it, as it does once it was free.
         """
         size = int(nbytes)
         if size < SMALL:
@@ -109,7 +109,7 @@ class _Imagined(_Addresses):
             region = -1, size
         elif by_torch:
             region = self.heap._take(size), size
-            if not (self.is_lean or measured) and size >= _MAPPED_FROM:
+            if keeps and not self.is_lean and size >= _MAPPED_FROM:
                 self._bound = max(self._bound, min(size, _MAPPED_MOST))
         else:
             size = self.rounded(size)
@@ -322,7 +322,7 @@ def _made_once(run: Run, pool: _Imagined) -> int:
 
 def _run_beside(run: Run, pool: _Imagined) -> list[tuple[int, int]]:
     """Runs it beside what it holds; the regions of its gradients."""
-    held = [*map(pool.lend, run.beside), pool.lend(run.by_torch, by_torch=True, measured=True)]
+    held = [*map(pool.lend, run.beside), pool.lend(run.by_torch, by_torch=True, keeps=False)]  # as measured
     pool.record(run.is_taped)
     gradients = _again(run.noted, pool) if run.plan is None else _run(run.plan, run.sizes, pool, run.loss)
     pool.record(False)
@@ -423,7 +423,7 @@ def _calls(
             pool.take_back(pool.lend(room))
         room = plan.target.heap(call, sizes)
         if room:
-            pool.take_back(pool.lend(room, by_torch=True))
+            pool.take_back(pool.lend(room, by_torch=True, keeps=False))  # the next call's lies where it was
         for at in call.frees:
             if at in held and at not in stays:
                 _let_go(at, held, pool)

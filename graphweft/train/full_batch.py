@@ -41,7 +41,7 @@ from graphweft.train.needs import UNLIMITED, Needs, RunBudget, base_needs, full_
 from graphweft.train.needs_by_running import kept_buffers, run_bytes
 from graphweft.train.node_order import NodeOrder
 from graphweft.train.own_loss import OwnLoss
-from graphweft.train.settle import settle_model
+from graphweft.train.settle import is_measured_first, settle_model
 from graphweft.train.target import Cells, OwnCells, Target, target_of
 from graphweft.train.update import Update
 
@@ -233,7 +233,7 @@ class FullBatch(Steps):
         return least if recomputes else usual
 
     def needs(self, budget: RunBudget, measures: bool = False) -> Needs:
-        """The memory that training takes, by account; ``measures``: where costs are measured before.
+        """The memory that training takes, by account; ``measures``: where costs may be measured before.
 
         Raises: ConfigError as :meth:`plans`.
         """
@@ -241,8 +241,15 @@ class FullBatch(Steps):
         rows = self.ds.num_nodes if wanted is None else wanted.numel()
         loss = loss_bytes(rows, self.ds.num_classes)
         base = base_needs(self.ds, self.model, budget)
-        facts = not self._keep_features, is_recorded(step), measures or budget.limit >= UNLIMITED
+        measures = (measures or budget.limit >= UNLIMITED) and self._measures_first()
+        facts = not self._keep_features, is_recorded(step), measures
         return full_needs(base, self.ds, (step, evaluation), sizes, loss, *facts)
+
+    def _measures_first(self) -> bool:
+        """Whether a step is measured before the one that is recorded."""
+        assert isinstance(self.model, CompiledModule)  # as its plans are at hand
+        data = self._run_graph, self.x, self._wanted, self.edge_data.inputs
+        return self._settles and is_measured_first(self.model, *data)
 
     def works(self) -> tuple[Works, float]:
         """What an epoch does, and the seconds on one thread of what walks compute for every edge."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from graphweft import _budget, _config
-from graphweft._decisions import decided
+from graphweft._decisions import decided, known
 from graphweft._native import LEVEL
 from graphweft.cost import CostModel
 from graphweft.graph.graph import Graph
@@ -75,11 +75,8 @@ def settle_model(
 
     ``first_step`` runs a training step without an update; it is measured where nothing is remembered.
     """
-    if model.function.cost_model is not None or _config.current().opt_level < 2 or model.runs_apart():
+    if not _may_settle(model):
         return
-    entries = x.nnz if isinstance(x, SparseFeatures) else x.numel()
-    program = model.program(graph, x, rows, edges)
-    key = f"costs {graph.num_src} {graph.num_dst} {graph.num_edges} {entries} {_count(rows)} {program}"
 
     def decide() -> str:
         with _config.config(tune=True):
@@ -87,15 +84,40 @@ def settle_model(
         found = model.function.cost_model
         return "" if found is None else found.to_json()
 
-    text = remember(key, decide, _is_cost_model)
+    text = remember(_question(model, graph, x, rows, edges), decide, _is_cost_model)
     if text:
         model.function.settle(CostModel.from_json(text))
 
 
+def is_measured_first(
+    model: CompiledModule, graph: Graph, x: Features, rows: Tensor | None, edges: EdgeInputs | None = None
+) -> bool:
+    """Whether :func:`settle_model` will measure a training step of ``model``: nothing is remembered of it."""
+    if not _may_settle(model):
+        return False
+    return known(_name(_question(model, graph, x, rows, edges)), _is_cost_model) is None
+
+
+def _may_settle(model: CompiledModule) -> bool:
+    return model.function.cost_model is None and _config.current().opt_level >= 2 and not model.runs_apart()
+
+
+def _question(model: CompiledModule, graph: Graph, x: Features, rows: Tensor | None, edges: EdgeInputs | None) -> str:
+    """The run whose costs are remembered, in words."""
+    entries = x.nnz if isinstance(x, SparseFeatures) else x.numel()
+    program = model.program(graph, x, rows, edges)
+    return f"costs {graph.num_src} {graph.num_dst} {graph.num_edges} {entries} {_count(rows)} {program}"
+
+
 def remember(what: str, decide: Callable[[], str], valid: Callable[[str], bool]) -> str:
     """What was decided for ``what`` on this kind of processor; ``decide`` is called where nothing valid is known."""
+    return decided(_name(what), decide, valid)
+
+
+def _name(what: str) -> str:
+    """Where the decision for ``what`` is kept."""
     facts = "|".join((calibrate.processor(), LEVEL, torch.__version__, what))
-    return decided(f"settled-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.txt", decide, valid)
+    return f"settled-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.txt"
 
 
 def _is_cost_model(text: str) -> bool:

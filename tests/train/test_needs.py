@@ -461,34 +461,6 @@ def test_the_peak_is_within_the_budget_and_near_what_was_predicted(
     assert predicted == pytest.approx(measured, rel=0.2)
 
 
-def test_sparse_features_with_dropout_are_counted_by_their_entries() -> None:
-    ds = gw.synthetic("pubmed", scale=0.6, seed=0)
-    assert isinstance(ds.x, SparseFeatures)
-    dense = ds.x.num_rows * ds.x.width * 4
-    trainer = gw.Trainer(gw.nn.GIN(ds.num_features, 64, ds.num_classes, num_layers=2, dropout=0.5), ds)
-    trainer.prepare()
-    batch = trainer._batch
-    assert isinstance(batch, FullBatch)
-    needs, pool = batch.needs(unlimited(ds)), Pool()
-    with POOL.within(pool):
-        batch.step()
-        batch.step()
-    assert needs.step == pytest.approx(pool.stats().mapped, rel=0.3) and needs.step < 1.2 * dense
-
-
-def test_sparse_features_are_turned_around_in_memory_that_a_step_has_freed() -> None:
-    """For the gradient of the first weight, once: it stays in the gaps of the step, as the pool itself has it."""
-    ds = gw.synthetic("pubmed", scale=0.6, seed=0)
-    assert isinstance(ds.x, SparseFeatures)
-    batch = gw.Trainer(gw.nn.GIN(ds.num_features, 64, ds.num_classes, num_layers=2, dropout=0.5), ds)._batch
-    assert isinstance(batch, FullBatch)
-    step, _, _, sizes = batch.plans()
-    turned = ds.x.values.nbytes, ds.x.indices.nbytes, 8 * ds.x.width
-    step_alone, both = Run(step, sizes), Run(step, sizes, turned=turned)
-    assert taken_bytes(step_alone) <= taken_bytes(both) < taken_bytes(step_alone) + sum(turned)
-    assert taken_bytes(both, both) < taken_bytes(both) + sum(turned)
-
-
 def test_gaps_that_batches_leave_are_counted_where_steps_are_run_to_see() -> None:
     """Against the pool itself: batches differ in size, and one does not fit what the last gave back."""
     ds = gw.synthetic("arxiv", scale=0.1, seed=971)

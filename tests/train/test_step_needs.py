@@ -1,0 +1,73 @@
+"""The memory of full-batch steps beside what is recorded: sparse rows, packed products, steps that are measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import graphweft as gw
+from graphweft._memory import POOL, Pool
+from graphweft.runtime.rehearsal import Run, taken_bytes
+from graphweft.storage.feature import SparseFeatures
+from graphweft.train.full_batch import FullBatch
+from graphweft.train.strategies import unlimited
+
+
+def test_sparse_features_with_dropout_are_counted_by_their_entries() -> None:
+    ds = gw.synthetic("pubmed", scale=0.6, seed=0)
+    assert isinstance(ds.x, SparseFeatures)
+    dense = ds.x.num_rows * ds.x.width * 4
+    trainer = gw.Trainer(gw.nn.GIN(ds.num_features, 64, ds.num_classes, num_layers=2, dropout=0.5), ds)
+    batch, pool = trainer._batch, Pool()
+    assert isinstance(batch, FullBatch)
+    with POOL.within(pool):  # with the rows turned around
+        trainer.prepare()
+        batch.step()
+        batch.step()
+    needs = batch.needs(unlimited(ds))
+    assert needs.step == pytest.approx(pool.stats().mapped, rel=0.15) and needs.step < 1.2 * dense
+
+
+def test_a_step_that_is_measured_counts_until_its_costs_are_remembered(tmp_path: Path) -> None:
+    """It is not recorded, and takes more than the one that is; a later run of the same kind leaves it out."""
+    ds = gw.synthetic("pubmed", scale=0.3, seed=0)
+
+    def made() -> FullBatch:
+        batch = gw.Trainer(gw.nn.GAT(ds.num_features, 64, ds.num_classes, num_layers=2), ds)._batch
+        assert isinstance(batch, FullBatch)
+        return batch
+
+    with gw.config(cache_dir=str(tmp_path)):
+        first = made()
+        before = first.needs(unlimited(ds)).step
+        first.prepare()
+        after = made().needs(unlimited(ds)).step
+    with gw.config(cache_dir=str(tmp_path / "other")):
+        assert after < made().needs(unlimited(ds)).step == before
+
+
+def test_what_products_pack_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their sums of slabs lie where those of the step before were, whatever else the heap would keep free."""
+    ds = gw.synthetic("flickr", scale=0.05, seed=0)
+    batch = gw.Trainer(gw.nn.SAGE(ds.num_features, 32, ds.num_classes, num_layers=2), ds)._batch
+    assert isinstance(batch, FullBatch)
+    step, _, _, sizes = batch.plans()
+    run, alone = Run(step, sizes), step.target.heap
+    found = taken_bytes(run, run)
+    most = max(alone(call, sizes) for call in step.backward)
+    monkeypatch.setattr(type(step.target), "heap", lambda *_: 0)
+    assert 1 << 20 < most <= found - taken_bytes(run, run) <= most + (1 << 18)
+
+
+def test_sparse_features_are_turned_around_in_memory_that_a_step_has_freed() -> None:
+    """For the gradient of the first weight, once: it stays in the gaps of the step, as the pool itself has it."""
+    ds = gw.synthetic("pubmed", scale=0.6, seed=0)
+    assert isinstance(ds.x, SparseFeatures)
+    batch = gw.Trainer(gw.nn.GIN(ds.num_features, 64, ds.num_classes, num_layers=2, dropout=0.5), ds)._batch
+    assert isinstance(batch, FullBatch)
+    step, _, _, sizes = batch.plans()
+    turned = ds.x.values.nbytes, ds.x.indices.nbytes, 8 * ds.x.width
+    step_alone, both = Run(step, sizes), Run(step, sizes, turned=turned)
+    assert taken_bytes(step_alone) <= taken_bytes(both) < taken_bytes(step_alone) + sum(turned)
+    assert taken_bytes(both, both) < taken_bytes(both) + sum(turned)
