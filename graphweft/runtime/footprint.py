@@ -7,7 +7,7 @@ memory budget.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from graphweft._memory import Pool
@@ -74,7 +74,7 @@ def footprint(plan: Plan, sizes: Sizes, symmetric: bool = False) -> Footprint:
     program, before = plan.compiled.program, plan.compiled.hoisted
     forms = {item.value: form_of(item.value, program, before) for item in plan.hoisted}
     made = {value: _structure_bytes(value, form, sizes, symmetric) for value, form in forms.items()}
-    making = max([_passing(plan, sizes), *(_turning(value, sizes) for value in made if made[value])])
+    making = max([_passing(plan, sizes), *(_turning(value, sizes, made) for value in made if made[value])])
     kept = sum(size[s] for s in hoisted), sum(size[s] for s in saved)
     return Footprint(int(kept[0]), int(kept[1]), int(peak), sum(made.values()), making)
 
@@ -123,13 +123,16 @@ def covered(call: KernelCall, size: list[float]) -> set[int]:
     return set(next(([slot.at] for slot in call.reads if slot.at in call.frees and size[slot.at] == made), []))
 
 
-def _turning(value: Value, sizes: Sizes) -> int:
+def _turning(value: Value, sizes: Sizes, kept: Collection[Value]) -> int:
     """What passes while a graph is made: those between it and the given one, and what sorting takes, in whole pages.
 
-    They are made for it anew. Pages that they share with the graph itself are given back where they are free.
+    Those that are ``kept`` are there. Pages that others share with the graph itself are given back where they are free.
     """
+    if value.op is Op.TAKE_DST and value.get("loops"):  # the edges without loops, and numbers of all
+        assert isinstance(value.type, StructType)
+        return _whole_pages(2 * _NARROW * sizes.rows.get(value.type.edge, 0))
     between, at = 0, value
-    while at.inputs and at.inputs[0].op in STRUCTURE:
+    while at.inputs and at.inputs[0].op in STRUCTURE and at.inputs[0] not in kept:
         at = at.inputs[0]
         between += _structure_bytes(at, Form.ROWS, sizes, False)
     if value.op is not Op.REVERSE or not isinstance(value.type, StructType):
