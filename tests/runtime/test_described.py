@@ -45,8 +45,7 @@ class Nests(Target):
     def __init__(self) -> None:
         super().__init__(f"nests {next(_NUMBERS)}", worth=1)  # plans are kept by the name of their target
         self.walked: list[EdgeNest] = []
-        for name in ("edge_nest", "sddmm", "reduce", "broadcast_src", "broadcast_dst"):
-            self.launches(name, torch.float32, torch.float64)(self.walk)
+        self.launches("edge_nest", torch.float32, torch.float64)(self.walk)
 
     def walk(self, call: KernelCall) -> Launch:
         def write(nest: EdgeNest, results: Sequence[Value], graph: Value) -> Callable[..., list[Tensor]]:
