@@ -170,7 +170,7 @@ class _Search:
     def groups(self) -> list[Group]:
         """All nests, first to last."""
         self._find_written()
-        if not any(self.sinks):
+        if not self.sinks and not self.alone:
             return []
         for value in self.program.values:
             if value in self.sinks or value in self.kept:

@@ -126,16 +126,14 @@ def _gradient(edges: _Edges) -> Value:
     turned, (out, stats, dout) = edges.attention.inputs[1], edges.attention.inputs[-3:]
     heads, channels = dout.tensor.dims
     own = edges.dot(dout, out)  # the sum over a row of weights times their gradients
-    begins = (0, heads, 2 * heads, 3 * heads, stats.tensor.dims[0])
-    top, inverse, *more = (
-        b.add(Op.SLICE, stats, axis=0, start=begin, stop=end, step=1)
-        for begin, end in zip(begins, begins[1:], strict=False)
-        if begin < end <= stats.tensor.dims[0]
-    )
+
+    def kept(begin: int, end: int) -> Value:
+        return b.add(Op.SLICE, stats, axis=0, start=begin * heads, stop=end * heads, step=1)
+
     if edges.kind == "add" and wrt == 2:  # what the leaky unit scales down adds up to what the rest does
-        share, plus = more[0], b.add(Op.RESHAPE, more[1], dims=(heads, channels))
+        share, plus = kept(2, 3), b.add(Op.RESHAPE, kept(3, 3 + channels), dims=(heads, channels))
         return b.add(Op.SCALE, f.sub(edges.dot(dout, plus), f.mul(own, share)), factor=1.0 - edges.alpha)
-    top, inverse, own = spread(b, edges.graph, top, inverse, own)
+    top, inverse, own = spread(b, edges.graph, kept(0, 1), kept(1, 2), own)
     weight = f.mul(f.exp(f.sub(edges.score(), top)), inverse)
     at_edge = edges.dst(dout)
     slope = f.mul(weight, f.sub(edges.dropped(edges.dot(edges.src(edges.x), at_edge)), own))

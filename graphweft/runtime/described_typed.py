@@ -1,8 +1,8 @@
 """Products with a matrix a relation by their description: relation by relation, sums over edges and products of rows.
 
-Comes in: a call of such a product that a target has no kernel for. Goes out: a launcher, of walks over the edges of each
-relation, between the nodes of its types alone, and of dense products; None for any other call. A sum of sources' rows
-times a matrix is the matrix times their sum, so no edge is multiplied. Called by ``target.py``.
+Comes in: a call of such a product that a target has no kernel for. Goes out: a launcher, of walks over the edges of
+each relation, between the nodes of its types alone, and of dense products; None for any other call. A sum of sources'
+rows times a matrix is the sum times that matrix, so no edge is multiplied. Called by ``target.py``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Part(NamedTuple):
 
 
 def described_typed(call: KernelCall, bind: Bind) -> Launch | None:
-    """The launcher of a product with a matrix a relation by the calls of its walks, which ``bind`` finds launchers for."""
+    """The launcher of a product with a matrix a relation; ``bind`` finds those of its walks."""
     value = call.value
     walked = by_walks(_of_one_relation(value), bind) if value.op in _ROWS else None
     if walked is None:
@@ -75,9 +75,7 @@ def _parts(graph: Graph) -> list[_Part]:
     for (source, _, target), (begin, end) in zip(layout.relations, pairwise(layout.edge_offsets), strict=True):
         a, b = layout.node_range(source), layout.node_range(target)
         own = Graph(src[begin:end] - a.start, dst[begin:end] - b.start, num_nodes=(len(a), len(b)))
-        found.append(
-            _Part(own, {"S": slice(a.start, a.stop), "D": slice(b.start, b.stop), "E": slice(begin, end)})
-        )
+        found.append(_Part(own, {"S": slice(a.start, a.stop), "D": slice(b.start, b.stop), "E": slice(begin, end)}))
     return found
 
 

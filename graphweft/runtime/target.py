@@ -2,8 +2,8 @@
 
 Comes in: the calls of a plan, as data. Goes out: for each a launcher, a function of the list of slots. A target is a
 table of launchers by kernel and dtype; a kernel without an entry is run from the body of its call: what it does over
-edges by walks, where the target writes these, all else by the interpreter of the IR. So a new target starts with an empty
-table and is right from the first day: ``reference`` is that target.
+edges by walks, where the target writes these, all else by the interpreter of the IR. So a new target starts with an
+empty table and is right from the first day: ``reference`` is that target.
 Called by ``plan.py`` and ``staged.py``; the CPU's table is in ``runtime/cpu``, targets are listed in ``targets.py``.
 """
 
@@ -29,6 +29,9 @@ from graphweft.runtime.kernel_call import KernelCall, Launch, Slots
 from graphweft.runtime.losses import LOSSES, Loss, class_score
 from graphweft.sample.sampler import Sampler
 from graphweft.storage.feature import is_dense
+
+# what drops the same weights: where one is switched off, other kernels draw, and do so for both
+_DRAW_ALIKE = {"attention": "attention_grad", "attention_grad": "attention"}
 
 # looks at a call once; None where it cannot run this one
 Launcher = Callable[[KernelCall], Launch | None]
@@ -89,7 +92,7 @@ class Target:
     keeps = False  # whether what passes decide for it follows from this package alone, and is kept between processes
 
     blocking = False  # whether a launch is over when it returns, so that it can be timed, and written down as it is
-    has_all = False  # whether what its table lacks is better left to torch, so that walks run what is switched off alone
+    has_all = False  # whether what its table lacks is left to torch, so that walks run what is switched off alone
     norms_in_place = False  # whether the gradient of a norm takes the memory of the one that it is given
 
     def __init__(
@@ -120,7 +123,7 @@ class Target:
 
     def keeps_sparse(self, x: Any) -> bool:
         """Whether features stay sparse on its device: it has products of them, and so few entries pay there."""
-        may = self.sparse_bytes is not None and not _is_off("sparse_matmul")
+        may = self.sparse_bytes is not None and "sparse_matmul" not in _config.current().disabled_kernels.split(",")
         return may and x.sparsity >= self.sparse_from
 
     @property
@@ -181,7 +184,7 @@ class Target:
 
     def launcher(self, call: KernelCall) -> Launcher | None:
         """What makes the launcher of a call; None where its body is run, as where it is switched off."""
-        if _is_off(call.kernel):
+        if _is_off(call):
             return None
         return self._table.get((call.kernel, call.dtype)) or self._table.get((call.kernel, None))
 
@@ -189,7 +192,7 @@ class Target:
         """The launcher of one call."""
         launcher = self.launcher(call)
         found = None if launcher is None else launcher(call)
-        if found is None and self.writes_walks and (not self.has_all or _is_off(call.kernel)):
+        if found is None and self.writes_walks and (not self.has_all or _is_off(call)):
             bind: Bind = lambda calls: self.bind(calls).launches  # noqa: E731
             found = described_typed(call, bind) or described(call, bind)
         return interpreted(call) if found is None else found
@@ -200,9 +203,10 @@ class Target:
         return "edge_nest" in self.kernels()
 
 
-def _is_off(kernel: str) -> bool:
-    """Whether a kernel is switched off by its name."""
-    return kernel in _config.current().disabled_kernels.split(",")
+def _is_off(call: KernelCall) -> bool:
+    """Whether the kernel of a call is switched off by its name; or another, whose draws are to be the same."""
+    names = {call.kernel, _DRAW_ALIKE.get(call.kernel, call.kernel) if call.get("p") else call.kernel}
+    return not names.isdisjoint(_config.current().disabled_kernels.split(","))
 
 
 def _as_it_is(source: Tensor) -> Tensor:
