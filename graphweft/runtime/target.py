@@ -50,7 +50,6 @@ class Target:
     Args:
         name: As ``gw.config(target=)`` takes it.
         device: The type of the devices whose plans it runs unasked; None: it is asked for by name, on any device.
-        without: Passes whose results it has no kernels for.
         worth: Bytes of a matrix from which it generates a kernel; None: from where a compiler of C++ pays.
         joins: Whether calls are joined that save no memory traffic together, since each is a launch.
 
@@ -99,11 +98,10 @@ class Target:
         self,
         name: str,
         device: str | None = None,
-        without: Sequence[str] = (),
         worth: int | None = None,
         joins: bool = False,
     ) -> None:
-        self.name, self.device, self.without, self.worth = name, device, frozenset(without), worth
+        self.name, self.device, self.worth = name, device, worth
         self.joins = joins
         self._table: dict[tuple[str, torch.dtype | None], Launcher] = {}
         self._samplers: dict[type, Callable[[Any, torch.device, int | None], Sampler]] = {}
