@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+from ir.programs import Writer, one_op_programs, random_inputs
 from nn.models import MODELS as MAKES
 from nn.models import features, make, random_graph
 from runtime.test_third_target import _close, _slopes, _step
 from torch import Tensor, nn
 from typed_zoo import TYPED_ZOO
-from zoo import CASES, Case
+from zoo import CASES, ZOO, Case
 
 import graphweft as gw
 from graphweft.codegen.edge_nest import EdgeNest, Step
@@ -29,7 +30,7 @@ from graphweft.ir.program import Value
 from graphweft.ir.residency import Movement, Residency, TensorType
 from graphweft.nn import HGT, RGCN
 from graphweft.runtime import build, targets
-from graphweft.runtime.described import walk_of
+from graphweft.runtime.described import by_walks, walk_of
 from graphweft.runtime.kernel_call import KernelCall, Launch
 from graphweft.runtime.target import Target
 
@@ -220,6 +221,29 @@ def test_typed_models_run_over_edges_by_walks_alone(
     with gw.config(target=nests.name, certify=False):
         _close(_step(model, made, x), expected)
     assert nests.walked
+
+
+@pytest.mark.parametrize("graph", ZOO)
+@pytest.mark.parametrize("op", [op for op in WALKED if "TYPED" not in op.name], ids=lambda op: op.name.lower())
+def test_each_operation_is_what_its_walks_give(op: Op, graph: str, nests: Nests) -> None:
+    program = one_op_programs()[op]
+    walked = by_walks(program, lambda calls: nests.bind(calls).launches)
+    assert walked is not None
+    inputs = random_inputs(program, ZOO[graph])
+    (expected,) = interpret.interpret(program, inputs).values()
+    torch.testing.assert_close(walked(inputs), [expected], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("graph", ZOO)
+def test_shares_in_an_extremum_are_walks(graph: str, nests: Nests) -> None:
+    w = Writer()
+    shares = w.b.add(Op.REDUCE_MASK, w.graph(), w.edges("e", 3), kind="max", ties="split")
+    program = w.done(out=shares)
+    walked = by_walks(program, lambda calls: nests.bind(calls).launches)
+    assert walked is not None
+    inputs = random_inputs(program, ZOO[graph])
+    inputs["e"] = inputs["e"].round()  # so that several attain it
+    torch.testing.assert_close(walked(inputs), [interpret.interpret(program, inputs)["out"]])
 
 
 def test_every_operation_over_edges_is_a_nest_or_is_listed() -> None:
