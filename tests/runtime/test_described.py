@@ -208,10 +208,11 @@ def _typed(name: str, graph: str) -> tuple[gw.Graph, Tensor, nn.Module]:
     return made, torch.randn(made.num_nodes, 5), TYPED[name](len(made.node_types), len(made.relations))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("graph", TYPED_ZOO)
 @pytest.mark.parametrize("name", TYPED)
 def test_typed_models_run_over_edges_by_walks_alone(
-    name: str, graph: str, nests: Nests, monkeypatch: pytest.MonkeyPatch
+    name: str, graph: str, dtype: torch.dtype, nests: Nests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, x, model = _typed(name, graph)
     with gw.config(opt_level=0):
@@ -219,8 +220,8 @@ def test_typed_models_run_over_edges_by_walks_alone(
     for op in WALKED:
         monkeypatch.setitem(interpret._MEANING, op, _refuse)
     with gw.config(target=nests.name, certify=False):
-        _close(_step(model, made, x), expected)
-    assert nests.walked
+        _close(_step(model, made, x.to(dtype)), expected)
+    assert {nest.real for nest in nests.walked} == {"double" if dtype == torch.float64 else "float"}
 
 
 @pytest.mark.parametrize("graph", ZOO)
@@ -320,8 +321,10 @@ def test_typed_models_run_without_the_cpu_s_kernels_over_edges(name: str, monkey
 @needs_compiler
 @pytest.mark.parametrize("off", ["attention", "attention_grad"])
 @pytest.mark.parametrize("name", ATTENTION)
-def test_walks_and_kernels_of_attention_read_what_the_other_keeps(name: str, off: str) -> None:
-    graph, x, model = random_graph(0), features(), make(name)
+@pytest.mark.parametrize("edges", ["multi_edges", "star", "power_law"])
+def test_walks_and_kernels_of_attention_read_what_the_other_keeps(edges: str, name: str, off: str) -> None:
+    src, dst, nodes = ZOO[edges]
+    graph, x, model = gw.Graph(src, dst, num_nodes=nodes), features(nodes=nodes), make(name)
     with gw.config(opt_level=0):
         expected = _step(model, graph, x.double())
     with gw.config(disabled_kernels=off):
