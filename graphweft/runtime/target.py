@@ -30,7 +30,7 @@ from graphweft.runtime.losses import LOSSES, Loss, class_score
 from graphweft.sample.sampler import Sampler
 from graphweft.storage.feature import is_dense
 
-# what drops the same weights: where one is switched off, other kernels draw, and do so for both
+# what drops the same weights: where one is switched off or missing, other kernels draw, and do so for both
 _DRAW_ALIKE = {"attention": "attention_grad", "attention_grad": "attention"}
 
 # looks at a call once; None where it cannot run this one
@@ -182,15 +182,21 @@ class Target:
 
     def launcher(self, call: KernelCall) -> Launcher | None:
         """What makes the launcher of a call; None where its body is run, as where it is switched off."""
-        if _is_off(call):
+        if self._is_off(call):
             return None
         return self._table.get((call.kernel, call.dtype)) or self._table.get((call.kernel, None))
+
+    def _is_off(self, call: KernelCall) -> bool:
+        """Whether the kernel of a call is switched off by its name; or, if it draws, one that is to draw the same."""
+        off = _config.current().disabled_kernels.split(",")
+        twin = _DRAW_ALIKE.get(call.kernel) if call.get("p") else None
+        return call.kernel in off or (twin is not None and (twin in off or twin not in self.kernels()))
 
     def launch(self, call: KernelCall) -> Launch:
         """The launcher of one call."""
         launcher = self.launcher(call)
         found = None if launcher is None else launcher(call)
-        if found is None and self.writes_walks and (not self.has_all or _is_off(call)):
+        if found is None and self.writes_walks and (not self.has_all or self._is_off(call)):
             bind: Bind = lambda calls: self.bind(calls).launches  # noqa: E731
             found = described_typed(call, bind) or described(call, bind)
         return interpreted(call) if found is None else found
@@ -199,12 +205,6 @@ class Target:
     def writes_walks(self) -> bool:
         """Whether it makes kernels of loop nests over edges."""
         return "edge_nest" in self.kernels()
-
-
-def _is_off(call: KernelCall) -> bool:
-    """Whether the kernel of a call is switched off by its name; or another, whose draws are to be the same."""
-    names = {call.kernel, _DRAW_ALIKE.get(call.kernel, call.kernel) if call.get("p") else call.kernel}
-    return not names.isdisjoint(_config.current().disabled_kernels.split(","))
 
 
 def _as_it_is(source: Tensor) -> Tensor:

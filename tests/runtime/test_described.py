@@ -5,6 +5,7 @@ The target is in this file: plain torch, a nest at a time, and no other kernel.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 from collections.abc import Callable, Sequence
@@ -348,6 +349,18 @@ def test_gradients_are_of_the_weights_that_were_kept(off: str) -> None:
         ahead, behind = (loss(x + step * to).item() for step in (1e-3, -1e-3))
     assert given.grad is not None
     assert (given.grad * to).sum().item() == pytest.approx((ahead - behind) / 2e-3, rel=2e-2)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_a_kernel_that_draws_is_left_out_where_that_of_its_gradient_is_missing(p: float, nests: Nests) -> None:
+    def own(call: KernelCall) -> Launch:
+        raise AssertionError("its own kernel")
+
+    nests.launches("attention")(own)
+    model = MAKES["gat"](dropout=0.0, attention_dropout=p)
+    expected = contextlib.nullcontext() if p else pytest.raises(AssertionError, match="its own kernel")
+    with gw.config(target=nests.name, certify=False), expected:
+        assert torch.isfinite(model(random_graph(0), features())).all()
 
 
 def test_values_computed_once_are_made_again_by_other_kernels() -> None:
