@@ -189,7 +189,9 @@ def python_text() -> str:
         lines += [f'    """``{structure.name}`` of {structure.header}."""', "", "    _fields_ = ("]
         lines += [f'        ("{member.name}", {_ctype(member, names)}),' for member in structure.members]
         lines += ["    )"]
+    taken = {_ctype(parameter, names) for parameters in found.values() for parameter in parameters}
     pointers = {f"ctypes.POINTER({kind})": f"_{kind}" for kind in names.values()}
+    pointers = {text: short for text, short in pointers.items() if text in taken}
     lines += ["", "", *(f"{short} = {kind}" for kind, short in pointers.items())]
     lines += ["", "# fmt: off", "SIGNATURES: dict[str, tuple[Any, ...]] = {"]
     for name, parameters in found.items():

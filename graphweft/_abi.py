@@ -282,7 +282,6 @@ _Cell = ctypes.POINTER(Cell)
 _Call = ctypes.POINTER(Call)
 _TypedWeight = ctypes.POINTER(TypedWeight)
 _TypedRows = ctypes.POINTER(TypedRows)
-_TypedSums = ctypes.POINTER(TypedSums)
 _TypedPairs = ctypes.POINTER(TypedPairs)
 
 # fmt: off

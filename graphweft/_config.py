@@ -29,8 +29,8 @@ class Config:
     Attributes:
         opt_level: 0 interpreter, 1 compiled, 2 + reordering and placement, 3 + fusion and hoisting.
         disabled_passes: Names of passes to leave out, comma separated.
-        disabled_kernels: Names of kernels of calls that plans leave to plain torch, comma separated; sums over edges
-            among them run as generated walks.
+        disabled_kernels: Names of kernels of calls that plans leave to plain torch, comma separated; those over edges
+            run as generated walks.
         cache_dir: Where calibration and compiled kernels are kept. Never inside the package.
         data_dir: Where ``gw.load`` looks for and stores named datasets.
         memory: Bytes a plan may use for hoisted values; 0 means half of the machine's. Also the most bytes of rows

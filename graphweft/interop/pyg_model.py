@@ -44,7 +44,7 @@ class PyGModel(nn.Module):
         """
         if graph.is_typed:
             raise GraphError("Trainer: expected an untyped graph for a model of (x, edge_index), got a typed one")
-        out: Tensor = self.model(x, derived(graph, _edge_index))
+        out: Tensor = self.model(x, derived(graph, edge_index_of))
         return out
 
     def of_seeds(self, x: Tensor, edge_index: Tensor, num_seeds: int) -> Tensor:
@@ -54,7 +54,8 @@ class PyGModel(nn.Module):
         return out[:num_seeds]
 
 
-def _edge_index(graph: Graph) -> Tensor:
+def edge_index_of(graph: Graph) -> Tensor:
+    """The edges as PyTorch Geometric has them, (2, E)."""
     return torch.stack(graph.edges()).long()
 
 

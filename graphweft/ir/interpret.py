@@ -200,8 +200,8 @@ def _attention_stats(value: Value, graph: Graph, x: Tensor, a: Tensor, b: Tensor
     positive = (a[src] + b[dst] > 0) * weights[ids]
     share = own.index_add(0, dst, positive)
     if value.get("p"):
-        mask = keep_mask(tuple(weights.shape), value["p"], int(seed), value["stream"], x.device) / (1.0 - value["p"])
-        positive = positive * mask[ids]
+        mask = keep_mask(tuple(weights.shape), value["p"], int(seed), value["stream"], x.device)
+        positive = positive * mask[ids] / (1.0 - value["p"])
     plus = x.new_zeros((graph.num_dst, own.shape[1], x.shape[2])).index_add(0, dst, positive[:, :, None] * x[src])
     return torch.cat([kept, share, plus.reshape(plus.shape[0], plus.shape[1] * plus.shape[2])], 1)
 

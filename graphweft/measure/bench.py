@@ -32,8 +32,8 @@ from torch.nn import functional
 from graphweft._errors import ConfigError, GraphWeftError
 from graphweft._native import LEVEL
 from graphweft.data.dataset import Dataset
-from graphweft.interop.pyg_model import adapted
-from graphweft.measure.bench_models import BUILT_IN, built_in, check_model, edge_index_of, from_file
+from graphweft.interop.pyg_model import adapted, edge_index_of
+from graphweft.measure.bench_models import BUILT_IN, built_in, check_model, from_file
 from graphweft.nn.gcn import GCN
 from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.train.full_batch import FullBatch

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from graphweft._errors import ConfigError
@@ -116,9 +115,4 @@ def layer_class(text: str) -> Callable[..., nn.Module]:
     return found
 
 
-def edge_index_of(graph: Any) -> Tensor:
-    """The edges as PyTorch Geometric has them, (2, E)."""
-    return torch.stack(graph.edges()).long()
-
-
-__all__ = ["BUILT_IN", "Layers", "built_in", "check_model", "edge_index_of", "from_file", "layer_class"]
+__all__ = ["BUILT_IN", "Layers", "built_in", "check_model", "from_file", "layer_class"]

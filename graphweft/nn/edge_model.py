@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from graphweft._errors import ConfigError, ShapeError
 from graphweft.graph.graph import Graph
-from graphweft.nn.graph_model import CONVS
+from graphweft.nn.graph_model import CONVS, OnNodeModel
 from graphweft.nn.made_with import KeepsArguments
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.node_data import NodeData, widths_of
@@ -73,7 +73,7 @@ class EdgeDecoder(nn.Module):
         return out
 
 
-class EdgeModel(KeepsArguments, nn.Module):
+class EdgeModel(KeepsArguments, OnNodeModel):
     """A row for every pair of nodes: a node model and an :class:`EdgeDecoder` over what it says of both ends.
 
     Args:
@@ -169,12 +169,3 @@ class EdgeModel(KeepsArguments, nn.Module):
     def takes_blocks(self) -> bool:
         """Whether the node model runs on the blocks of a batch."""
         return isinstance(self.encoder, CompiledModule) or bool(getattr(self.encoder, "takes_blocks", False))
-
-    @property
-    def takes_edge_weight(self) -> bool:
-        """Whether the node model weighs its sums over in-edges."""
-        return isinstance(self.encoder, CompiledModule) and self.encoder.takes_edge_weight
-
-    def edge_columns(self) -> int:
-        """Columns of edge features that the node model reads; 0 for none."""
-        return self.encoder.edge_columns() if isinstance(self.encoder, CompiledModule) else 0

@@ -40,7 +40,22 @@ CONVS: dict[str, Callable[..., Stack]] = {
 _JUMPS = ("cat", "last")
 
 
-class GraphModel(KeepsArguments, nn.Module):
+class OnNodeModel(nn.Module):
+    """What is read from what a node model, ``encoder``, makes of nodes."""
+
+    encoder: nn.Module
+
+    @property
+    def takes_edge_weight(self) -> bool:
+        """Whether the node model weighs its sums over in-edges."""
+        return isinstance(self.encoder, CompiledModule) and self.encoder.takes_edge_weight
+
+    def edge_columns(self) -> int:
+        """Columns of edge features that the node model reads; 0 for none."""
+        return self.encoder.edge_columns() if isinstance(self.encoder, CompiledModule) else 0
+
+
+class GraphModel(KeepsArguments, OnNodeModel):
     """A row for every graph: the readout of a node model's rows through a linear head.
 
     As published for GIN (Xu et al., ICLR 2019) it reads out the features and what every layer makes of them, side by
@@ -177,15 +192,6 @@ class GraphModel(KeepsArguments, nn.Module):
         check_ptr(type(self).__name__, made, ptr)
         of_graphs = members(ptr)
         return torch.cat([self.inputs.over(x, of_graphs), self.readout.over(made, of_graphs)], dim=1)
-
-    @property
-    def takes_edge_weight(self) -> bool:
-        """Whether the node model weighs its sums over in-edges."""
-        return isinstance(self.encoder, CompiledModule) and self.encoder.takes_edge_weight
-
-    def edge_columns(self) -> int:
-        """Columns of edge features that the node model reads; 0 for none."""
-        return self.encoder.edge_columns() if isinstance(self.encoder, CompiledModule) else 0
 
 
 def _layers(who: str, conv: str, sizes: tuple[int, int, int, int], **options: Any) -> Stack:

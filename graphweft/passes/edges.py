@@ -121,10 +121,17 @@ def heavy_products(program: Program, rows: Mapping[str, int], memory: float) -> 
 
 
 def fuse_edges(
-    program: Program, hoisted: set[Value], phase: Mapping[Value, int], heavy: Collection[Value] = ()
+    program: Program,
+    hoisted: set[Value],
+    phase: Mapping[Value, int],
+    heavy: Collection[Value] = (),
+    alone: bool = False,
 ) -> tuple[list[Group], set[Value]]:
-    """The nests of a program as groups, and the values that are computed by no other call."""
-    search = _Search(program, hoisted, phase, heavy)
+    """The nests of a program as groups, and the values that are computed by no other call.
+
+    ``alone``: there are no kernels beside walks, which store nothing of an edge to read it again.
+    """
+    search = _Search(program, hoisted, phase, heavy, alone)
     groups = search.groups()
     return groups, search.spared(groups)
 
@@ -135,9 +142,10 @@ def cover_edges(
     phase: Mapping[Value, int],
     rest: Callable[[set[Value]], list[Group]],
     heavy: Collection[Value] = (),
+    alone: bool = False,
 ) -> list[Group]:
     """The nests, and what ``rest`` makes of all other values, in an order that respects operands."""
-    nests, spared = fuse_edges(program, hoisted, phase, heavy)
+    nests, spared = fuse_edges(program, hoisted, phase, heavy, alone)
     position = {value: index for index, value in enumerate(program.values)}
     return ordered([*rest(hoisted | spared), *nests], position)
 
@@ -146,9 +154,9 @@ class _Search:
     """Finds the nests of one program."""
 
     def __init__(
-        self, program: Program, hoisted: set[Value], phase: Mapping[Value, int], heavy: Collection[Value]
+        self, program: Program, hoisted: set[Value], phase: Mapping[Value, int], heavy: Collection[Value], alone: bool
     ) -> None:
-        self.program, self.hoisted, self.phase, self.heavy = program, hoisted, phase, heavy
+        self.program, self.hoisted, self.phase, self.heavy, self.alone = program, hoisted, phase, heavy, alone
         self.users = program.users()
         self.outputs = {value for _, value in program.outputs}
         self.graphs = _graphs(program)
@@ -162,7 +170,7 @@ class _Search:
     def groups(self) -> list[Group]:
         """All nests, first to last."""
         self._find_written()
-        if not any(self.sinks):
+        if not self.sinks and not self.alone:
             return []
         for value in self.program.values:
             if value in self.sinks or value in self.kept:
@@ -208,7 +216,8 @@ class _Search:
                 break
             self.written -= lost
             self._find_again()
-        self.kept = stored | {v for v in self.written if self._is_costly(v) or self._is_compared(v)}
+        costly = self._is_costly if not self.alone else lambda value: False
+        self.kept = stored | {v for v in self.written if costly(v) or self._is_compared(v)}
 
     def _find_again(self) -> None:
         while lost := {v for v in self.written if not self._feeds(v)}:
@@ -369,7 +378,7 @@ class _Search:
 
     def _worth(self, nest: _Nest) -> bool:
         """A dot product of two ends alone has a kernel in the core."""
-        return not (len(nest.results) == 1 and len(nest.inside) == 1 and nest.results[0].op is Op.SDDMM)
+        return self.alone or not (len(nest.results) == 1 and len(nest.inside) == 1 and nest.results[0].op is Op.SDDMM)
 
     def _group(self, nest: _Nest) -> Group:
         graph = self.graphs[nest.edge]

@@ -1,10 +1,10 @@
-"""Operations over edges written out as what a walk computes: a softmax, the edges that attain an extremum, sums of
-rows, products by weights with the numbers of a result side by side.
+"""Operations over edges written out as what a walk computes: a softmax and its gradient, the edges that attain an
+extremum, sums of rows, products by weights with the numbers of a result side by side.
 
 Comes in: a joint program, forward and backward. Goes out: the same with exponentials, sums and comparisons in place of
 the operations. What is compared with its own extremum must have the same bits in both walks: here is told which values
-have, whichever walk computes them. Called by ``pipeline.py`` and ``edges.py``; sums are opened for
-``runtime/described.py``.
+have, whichever walk computes them. Called by ``pipeline.py`` and ``edges.py``; what has kernels of its own, as sums and
+the gradient of a softmax, is opened for ``runtime/described.py``.
 """
 
 from __future__ import annotations
@@ -43,20 +43,33 @@ def open_softmax(program: Program) -> Program:
         f, (graph, score), log = Formula(b), v.inputs, v.get("log")
         top = b.add(Op.REDUCE, graph, score, kind="max")
         total = b.add(Op.REDUCE, graph, f.exp(f.sub(score, b.add(Op.BROADCAST_DST, graph, top))), kind="sum")
-        top, rest = _spread(b, graph, top, f.log(total) if log else f.reciprocal(total))
+        top, rest = spread(b, graph, top, f.log(total) if log else f.reciprocal(total))
         below = f.sub(score, top)
         return f.sub(below, rest) if log else f.mul(f.exp(below), rest)
 
     return rewrite(program, rule)
 
 
-def _spread(b: Builder, graph: Value, *rows: Value) -> list[Value]:
+def spread(b: Builder, graph: Value, *rows: Value) -> list[Value]:
     """Rows of destinations of equal dimensions at every in-edge, read as one row."""
     dims = rows[0].tensor.dims
     pair = b.add(Op.CAT, *(b.add(Op.RESHAPE, x, dims=(1, *dims)) for x in rows), axis=0)
     edge = b.add(Op.BROADCAST_DST, graph, pair)
     parts = (b.add(Op.SLICE, edge, axis=0, start=k, stop=k + 1, step=1) for k in range(len(rows)))
     return [b.add(Op.RESHAPE, part, dims=dims) for part in parts]
+
+
+def open_softmax_gradient(program: Program) -> Program:
+    """The gradient of a softmax as the softmax times what its gradient exceeds its row's mean by, weighted likewise."""
+
+    def rule(b: Builder, v: Value) -> Value | None:
+        if v.op is not Op.EDGE_SOFTMAX_GRAD or v.tensor.dtype not in REALS:
+            return None
+        f, (graph, weights, slopes) = Formula(b), v.inputs
+        mean = b.add(Op.REDUCE, graph, f.mul(weights, slopes), kind="sum")
+        return f.mul(weights, f.sub(slopes, b.add(Op.BROADCAST_DST, graph, mean)))
+
+    return rewrite(program, rule)
 
 
 def open_sums(program: Program) -> Program:

@@ -293,7 +293,7 @@ class CompiledFunction:
             checked=tuple(name for name in standing.checked if name != "rows"),
             sizes=lambda joint: decisive_sizes(joint, arguments.named(), active.memory, standing.exact),
             model=self._decides(standing) or (calibrate.cost_model() if active.tune else CostModel()),
-            disabled=target.without.union(name for name in active.disabled_passes.split(",") if name),
+            disabled=frozenset(name for name in active.disabled_passes.split(",") if name),
             certify=active.certify,
             prepare=target.prepare,
             worth=worth_a_kernel(target.worth),
@@ -410,7 +410,7 @@ class CompiledFunction:
         env = plan.bind({name: named[name] for name in plan.fixed}, self.computed_once(plan, content))
         if is_half(arguments.x) and "x" in plan.tensors and not plan.takes_half:
             named = arguments.widened()
-        return env, tuple(_rows_contiguous(named[name]) for name in plan.tensors)
+        return env, tuple(read(named[name]).contiguous() for name in plan.tensors)
 
     def computed_once(self, plan: Plan, content: Content) -> tuple[Any, ...]:
         """What is hoisted out of ``plan``, kept or computed now."""
@@ -590,10 +590,6 @@ def _likeness(arguments: Arguments) -> tuple[Any, ...] | None:
         kind = tensor.dtype, tensor.shape, tensor.device
         parts.append((name, residency, *kind, tensor.requires_grad, is_declared(tensor)))
     return tuple(parts)
-
-
-def _rows_contiguous(tensor: Tensor) -> Tensor:
-    return read(tensor).contiguous()
 
 
 __all__ = ["LEAVES", "Arguments", "CompiledFunction", "Describe", "Standing", "measure_sizes", "standing_of"]

@@ -1,15 +1,17 @@
-"""A sum over edges by its description: the loop nest that every target's writer of walks makes a kernel of.
+"""Calls over edges by their descriptions: loop nests that every target's writer of walks makes kernels of.
 
-Comes in: a call that a target has no kernel for, and whose body sums rows over edges or takes their extrema. Goes out:
-a launcher, of walks over edges for these and of what the target has for all else; None where nothing of the body is a
-walk. So a target that writes :class:`~graphweft.codegen.edge_nest.EdgeNest` has all sums, with weights, factors and
-stages; a kernel of its own is one more implementation of the same nest. Called by ``target.py``.
+Comes in: a call that a target has no kernel for. Goes out: a launcher, of walks over edges and of what the target has
+for all else; None where nothing of the body is a walk. So a target that writes
+:class:`~graphweft.codegen.edge_nest.EdgeNest` has sums and extrema with weights, factors and stages, dot products of
+two ends, softmax, attention, and the gradients of these; a kernel of its own is one more implementation of the same
+nests. Called by ``target.py``; products with a matrix a relation go through ``described_typed.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -19,40 +21,62 @@ from graphweft.ir.ops import Op
 from graphweft.ir.pattern import end_of
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import StructType
+from graphweft.passes.cleanup import cleanup
 from graphweft.passes.edges import cover_edges
 from graphweft.passes.fuse import FORWARD, group_values
 from graphweft.passes.groups import EdgeWalk
-from graphweft.passes.opened import open_sums
+from graphweft.passes.opened import open_extrema, open_softmax, open_softmax_gradient, open_sums
+from graphweft.passes.opened_attention import open_attention
 from graphweft.runtime.kernel_call import KernelCall, Launch, Slots
 from graphweft.runtime.lower import lower
 
 # (the graph whose rows are walked, what is read) -> results in the order of the sinks
 Walk = Callable[[Graph, Sequence[Tensor]], Sequence[Tensor]]
+Bind = Callable[[Sequence[KernelCall]], Sequence[Launch]]  # finds launchers
 
 
-def described(call: KernelCall, bind: Callable[[Sequence[KernelCall]], Sequence[Launch]]) -> Launch | None:
+def described(call: KernelCall, bind: Bind) -> Launch | None:
     """The launcher of ``call`` by the calls of its walks and of the rest, which ``bind`` finds launchers for."""
-    if call.kernel == "edge_nest" or not any(value.op in (Op.SPMM, Op.SPMM_MAX) for value in call.body):
-        return None  # a walk that could not be written, or no sum
+    if call.kernel == "edge_nest" or not any(isinstance(slot.value.type, StructType) for slot in call.reads):
+        return None  # a walk that could not be written, or nothing over edges
     alone, turned = _alone(call)
-    program = open_sums(alone)
-    phase = dict.fromkeys(program.values, FORWARD)
-    groups = cover_edges(program, set(), phase, partial(group_values, program, phase=phase))
-    if not any(isinstance(group, EdgeWalk) for group in groups):
+    walked = by_walks(alone, bind)
+    if walked is None:
         return None
-    at = {value: index for index, value in enumerate(program.values)}
-    made = [(at[value], slot.at) for (_, value), slot in zip(program.outputs, call.writes, strict=True)]
-    launches = bind([lower(group, at) for group in groups])
-    given = [(at[value], int(value["name"]), value["name"] in turned) for value in program.inputs]
+    given = [(value["name"], int(value["name"]), value["name"] in turned) for value in alone.inputs]
+    made = [slot.at for slot in call.writes]
 
     def run(slots: Slots) -> None:
+        inputs = {name: slots[at].reverse() if is_turned else slots[at] for name, at, is_turned in given}
+        for place, result in zip(made, walked(inputs), strict=True):
+            slots[place] = result
+
+    return run
+
+
+def by_walks(program: Program, bind: Bind) -> Callable[[Mapping[str, Any]], list[Tensor]] | None:
+    """From the inputs of ``program`` by name to its outputs in order; None where nothing of it is a walk."""
+    opened = open_softmax(open_softmax_gradient(open_sums(open_attention(program))))
+    opened = cleanup(open_extrema(opened))
+    phase = dict.fromkeys(opened.values, FORWARD)
+    groups = cover_edges(opened, set(), phase, partial(group_values, opened, phase=phase), alone=True)
+    if not any(isinstance(group, EdgeWalk) for group in groups):
+        return None
+    at = {value: index for index, value in enumerate(opened.values)}
+    last = {operand: k for k, group in enumerate(groups) for operand in group.operands()}
+    kept = {value for _, value in opened.outputs}
+    over = [[at[v] for v, end in last.items() if end == k and v not in kept] for k in range(len(groups))]
+    launches = bind([lower(group, at) for group in groups])
+
+    def run(inputs: Mapping[str, Any]) -> list[Tensor]:
         env: Slots = [None] * len(at)
-        for index, place, is_turned in given:
-            env[index] = slots[place].reverse() if is_turned else slots[place]
-        for launch in launches:
+        for value in opened.inputs:
+            env[at[value]] = inputs[value["name"]]
+        for launch, read in zip(launches, over, strict=True):
             launch(env)
-        for index, place in made:
-            slots[place] = env[index]
+            for place in read:
+                env[place] = None
+        return [env[at[value]] for _, value in opened.outputs]
 
     return run
 
@@ -100,4 +124,4 @@ def _alone(call: KernelCall) -> tuple[Program, set[str]]:
     return Program(inputs, tuple((slot.role, new[slot.value]) for slot in call.writes)), turned
 
 
-__all__ = ["described", "walk_of", "walking"]
+__all__ = ["Bind", "by_walks", "described", "walk_of", "walking"]

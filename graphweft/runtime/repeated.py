@@ -157,7 +157,7 @@ class Repeated:
         nodes = given.graph.num_nodes
 
         def pullback(gradient: Tensor) -> dict[str, Tensor | None]:
-            rows = {**given.rows, "gradient": _contiguous(gradient)}
+            rows = {**given.rows, "gradient": gradient.contiguous()}
             tape.replay(replace(given, rows=rows), 1)
             return {name: None if made is None else made.clone() for name, made in gradients.items()}
 
@@ -203,8 +203,4 @@ class Repeated:
         if not hoisted:
             hoisted = self._function.computed_once(plan, content) if plan.hoisted else ()
         env = plan.bind({name: named[name] for name in plan.fixed}, hoisted)
-        return env, tuple(_contiguous(named[name]) for name in plan.tensors)
-
-
-def _contiguous(tensor: Tensor) -> Tensor:
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
+        return env, tuple(named[name].contiguous() for name in plan.tensors)

@@ -171,7 +171,7 @@ class StagedFunction:
             constants=choice.ahead,
             sizes=lambda joint: batch_sizes(joint, self.sampler.graph, self.x, reference),
             model=CostModel(),
-            disabled=target.without.union(off | {"stages"} if choice.numbered else off) - {"hoist"},
+            disabled=(off | {"stages"} if choice.numbered else off) - {"hoist"},
             worth=target.worth,
             is_built=target.is_built,
             joins=target.joins,
@@ -258,7 +258,7 @@ class StagedPlan:
         named: dict[str, Any] = {"x": x, "seeds": seeds, "seed": seed, **parameters}
         with torch.no_grad():
             env = plan.bind({name: named[name] for name in plan.fixed}, values)
-            tensors = tuple(_rows_contiguous(named[name]) for name in plan.tensors)
+            tensors = tuple(named[name].contiguous() for name in plan.tensors)
         return linearize(plan, env, tensors)
 
     @property
@@ -403,7 +403,3 @@ def sampled_hops(builder: Builder, inputs: Mapping[str, Value], fanouts: Sequenc
     """The blocks of one draw, the seeds' own first."""
     operands = (inputs["graph"], inputs["seeds"], inputs["key"])
     return [builder.add(Op.SAMPLE, *operands, fanouts=tuple(fanouts), hop=hop) for hop in range(len(fanouts))]
-
-
-def _rows_contiguous(tensor: Tensor) -> Tensor:
-    return tensor if tensor.is_contiguous() else tensor.contiguous()

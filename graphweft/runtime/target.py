@@ -1,9 +1,9 @@
 """Targets: who runs the calls of a plan.
 
 Comes in: the calls of a plan, as data. Goes out: for each a launcher, a function of the list of slots. A target is a
-table of launchers by kernel and dtype; a kernel without an entry is run from the body of its call: its sums over edges
-by walks, where the target writes these, all else by the interpreter of the IR. So a new target starts with an empty
-table and is right from the first day: ``reference`` is that target.
+table of launchers by kernel and dtype; a kernel without an entry is run from the body of its call: what it does over
+edges by walks, where the target writes these, all else by the interpreter of the IR. So a new target starts with an
+empty table and is right from the first day: ``reference`` is that target.
 Called by ``plan.py`` and ``staged.py``; the CPU's table is in ``runtime/cpu``, targets are listed in ``targets.py``.
 """
 
@@ -23,11 +23,15 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.passes.groups import Group
 from graphweft.passes.work import Sizes
-from graphweft.runtime.described import described
+from graphweft.runtime.described import Bind, described
+from graphweft.runtime.described_typed import described_typed
 from graphweft.runtime.kernel_call import KernelCall, Launch, Slots
 from graphweft.runtime.losses import LOSSES, Loss, class_score
 from graphweft.sample.sampler import Sampler
 from graphweft.storage.feature import is_dense
+
+# what drops the same weights: where one is switched off or missing, other kernels draw, and do so for both
+_DRAW_ALIKE = {"attention": "attention_grad", "attention_grad": "attention"}
 
 # looks at a call once; None where it cannot run this one
 Launcher = Callable[[KernelCall], Launch | None]
@@ -46,7 +50,6 @@ class Target:
     Args:
         name: As ``gw.config(target=)`` takes it.
         device: The type of the devices whose plans it runs unasked; None: it is asked for by name, on any device.
-        without: Passes whose results it has no kernels for.
         worth: Bytes of a matrix from which it generates a kernel; None: from where a compiler of C++ pays.
         joins: Whether calls are joined that save no memory traffic together, since each is a launch.
 
@@ -88,17 +91,17 @@ class Target:
     keeps = False  # whether what passes decide for it follows from this package alone, and is kept between processes
 
     blocking = False  # whether a launch is over when it returns, so that it can be timed, and written down as it is
+    has_all = False  # whether what its table lacks is left to torch, so that walks run what is switched off alone
     norms_in_place = False  # whether the gradient of a norm takes the memory of the one that it is given
 
     def __init__(
         self,
         name: str,
         device: str | None = None,
-        without: Sequence[str] = (),
         worth: int | None = None,
         joins: bool = False,
     ) -> None:
-        self.name, self.device, self._without, self.worth = name, device, frozenset(without), worth
+        self.name, self.device, self.worth = name, device, worth
         self.joins = joins
         self._table: dict[tuple[str, torch.dtype | None], Launcher] = {}
         self._samplers: dict[type, Callable[[Any, torch.device, int | None], Sampler]] = {}
@@ -120,12 +123,6 @@ class Target:
         """Whether features stay sparse on its device: it has products of them, and so few entries pay there."""
         may = self.sparse_bytes is not None and "sparse_matmul" not in _config.current().disabled_kernels.split(",")
         return may and x.sparsity >= self.sparse_from
-
-    @property
-    def without(self) -> frozenset[str]:
-        """Passes whose results it has no kernels for; of attention, where it writes the walks that this is made of."""
-        opens = self.writes_walks and "attention" not in self.kernels()
-        return self._without | {"attention"} if opens else self._without
 
     @property
     def has_samplers(self) -> bool:
@@ -185,17 +182,23 @@ class Target:
 
     def launcher(self, call: KernelCall) -> Launcher | None:
         """What makes the launcher of a call; None where its body is run, as where it is switched off."""
-        if call.kernel in _config.current().disabled_kernels.split(","):
+        if self._is_off(call):
             return None
         return self._table.get((call.kernel, call.dtype)) or self._table.get((call.kernel, None))
 
+    def _is_off(self, call: KernelCall) -> bool:
+        """Whether the kernel of a call is switched off by its name; or, if it draws, one that is to draw the same."""
+        off = _config.current().disabled_kernels.split(",")
+        twin = _DRAW_ALIKE.get(call.kernel) if call.get("p") else None
+        return call.kernel in off or (twin is not None and (twin in off or twin not in self.kernels()))
+
     def launch(self, call: KernelCall) -> Launch:
         """The launcher of one call."""
-        launcher, found = self.launcher(call), None
-        if launcher is not None:
-            found = launcher(call)
-        elif self.writes_walks:
-            found = described(call, lambda calls: self.bind(calls).launches)
+        launcher = self.launcher(call)
+        found = None if launcher is None else launcher(call)
+        if found is None and self.writes_walks and (not self.has_all or self._is_off(call)):
+            bind: Bind = lambda calls: self.bind(calls).launches  # noqa: E731
+            found = described_typed(call, bind) or described(call, bind)
         return interpreted(call) if found is None else found
 
     @property

@@ -67,10 +67,6 @@ class EpochPlan:
             self.keys[inner] = key if isinstance(stage, Whole) else key.within(group, isinstance(stage, Parts))
             self._spread(seeds, stages, inner, places[within])
 
-    def in_group(self, path: Path) -> list[Planned]:
-        """The batches whose path begins with ``path``, in order."""
-        return [batch for batch in self.batches if batch.path[: len(path)] == path]
-
 
 @dataclass(frozen=True)
 class NestedSample:

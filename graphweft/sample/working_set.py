@@ -6,15 +6,13 @@ functions; called by the multistage loader's users, benchmarks and tests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
-from graphweft.sample.multistage import Nest
-from graphweft.sample.stages import Key, Level, Stage, Whole
+from graphweft.sample.stages import Key, Level, Stage
 
 _OFFSET, _INDEX = 8, 4  # bytes of a node's offset and of an edge
 
@@ -110,23 +108,3 @@ def staged_cost(inner: float, macro: float, batches: float, low: float, high: fl
 def reduction(macro: WorkingSet, flat: WorkingSet, miss: float = 1.0) -> float:
     """What staging leaves of the lower tier's traffic: the ratio of normalised working sets by the miss rate (3.3)."""
     return macro.normalized / flat.normalized / miss
-
-
-def epoch_bytes(graph: Graph, seeds: torch.Tensor, stages: Sequence[Stage], row_bytes: float, key: Key) -> list[float]:
-    """Bytes read from every tier in an epoch, the whole graph's first, counted from structure alone.
-
-    Stages that take everything add no tier.
-    """
-    nest = Nest(graph, seeds, stages)
-    plan = nest.plan(key)
-    kept = [depth for depth, stage in enumerate(nest.stages[:-1], 1) if not isinstance(stage, Whole)]
-    totals = [0.0] * (len(kept) + 1)
-    for tier, depth in enumerate(kept):
-        for path in (path for path in plan.groups if len(path) == depth):
-            level = nest.innermost(plan, path)
-            totals[tier] += level.graph.num_nodes * row_bytes
-            totals[tier] += structure_bytes(level.graph.num_nodes, level.graph.num_edges)
-    for position in range(len(plan.batches)):
-        sample = nest.batch(plan, position).sample
-        totals[-1] += sample.num_nodes * row_bytes + structure_bytes(sample.num_nodes, sample.num_edges)
-    return totals

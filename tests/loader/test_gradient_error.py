@@ -89,7 +89,7 @@ def _trials():
         plan = nest.plan(Key(trial, 0))
         position = trial % len(plan.batches)
         planned = plan.batches[position]
-        macro = np.concatenate([b.places.numpy() for b in plan.in_group(planned.path)])
+        macro = np.concatenate([b.places.numpy() for b in plan.batches if b.path == planned.path])
         first = case.of(slices.batch(plan, position).sample)
         second = case.of(nest.batch(plan, position).sample)
         own = exact[planned.places.numpy()].mean(0)

@@ -12,8 +12,9 @@ import torch
 from zoo import power_law_edges
 
 import graphweft as gw
-from graphweft.sample.stages import Key
-from graphweft.sample.working_set import epoch_bytes, flat_cost, reduction, staged_cost, working_set
+from graphweft.sample.multistage import Nest
+from graphweft.sample.stages import Key, Whole
+from graphweft.sample.working_set import flat_cost, reduction, staged_cost, structure_bytes, working_set
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +119,26 @@ def test_filtering_keeps_what_is_touched_and_changes_nothing(ds, parts, kind) ->
     assert ahead.traffic[-2].total <= every.traffic[-2].total
     if kind == "parts":
         assert ahead.traffic[0].total < 0.95 * every.traffic[0].total
+
+
+def epoch_bytes(graph, seeds, stages, row_bytes, key):
+    """Bytes read from every tier in an epoch, the whole graph's first, counted from structure alone.
+
+    Stages that take everything add no tier.
+    """
+    nest = Nest(graph, seeds, stages)
+    plan = nest.plan(key)
+    kept = [depth for depth, stage in enumerate(nest.stages[:-1], 1) if not isinstance(stage, Whole)]
+    totals = [0.0] * (len(kept) + 1)
+    for tier, depth in enumerate(kept):
+        for path in (path for path in plan.groups if len(path) == depth):
+            level = nest.innermost(plan, path)
+            totals[tier] += level.graph.num_nodes * row_bytes
+            totals[tier] += structure_bytes(level.graph.num_nodes, level.graph.num_edges)
+    for position in range(len(plan.batches)):
+        sample = nest.batch(plan, position).sample
+        totals[-1] += sample.num_nodes * row_bytes + structure_bytes(sample.num_nodes, sample.num_edges)
+    return totals
 
 
 @pytest.mark.parametrize("kind", ["large", "parts", "three"])

@@ -38,7 +38,7 @@ _CACHE_FLOATS, _SLABS_FLOATS, _TERMS_FLOATS = 49152, 1 << 20, 1 << 21
 class _Cpu(Target):
     """Walks over edges are compiled together, for all calls of a plan."""
 
-    blocking = keeps = norms_in_place = True
+    blocking = keeps = has_all = norms_in_place = True
     rounds = Target.rounds | {"kept"}
     halves = frozenset(
         {("matmul", "x"), ("contract", "x"), ("matmul_terms", "x"), ("contract_terms", "left"), ("spmm", "x")}

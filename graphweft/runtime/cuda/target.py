@@ -52,6 +52,7 @@ def _pad_rows(value: Value, graph: Graph, x: Tensor) -> Tensor:
 
 
 CUDA = Target("cuda", device="cuda", worth=1, joins=True)
+CUDA.has_all = True
 CUDA.losses, CUDA.later, CUDA.pinned = losses.LOSSES, streams.later, streams.pinned
 CUDA.sender, CUDA.row_reader, CUDA.updates = streams.Sender, RowReader, updates_on
 CUDA.sparse_bytes = sparse_features.sent_bytes

@@ -1,10 +1,12 @@
-"""Sums over edges from their description: a target that writes loop nests has them, whatever its kernels are called.
+"""Calls over edges from their descriptions: a target that writes loop nests has them, whatever its kernels are called.
 
-The target is in this file: plain torch, a nest at a time, and no kernel for any sum.
+The target is in this file: plain torch, a nest at a time, and no other kernel.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,41 +14,61 @@ from typing import Any
 
 import pytest
 import torch
+from ir.programs import Writer, one_op_programs, random_inputs
+from nn.models import MODELS as MAKES
 from nn.models import features, make, random_graph
 from runtime.test_third_target import _close, _slopes, _step
-from torch import Tensor
-from zoo import CASES, Case
+from torch import Tensor, nn
+from typed_zoo import TYPED_ZOO
+from zoo import CASES, ZOO, Case
 
 import graphweft as gw
 from graphweft.codegen.edge_nest import EdgeNest, Step
 from graphweft.ir import interpret
 from graphweft.ir.elementwise import FUNCTIONS
-from graphweft.ir.ops import Op
+from graphweft.ir.ops import SPECS, Op
 from graphweft.ir.program import Value
+from graphweft.ir.residency import Movement, Residency, TensorType
+from graphweft.nn import HGT, RGCN
 from graphweft.runtime import build, targets
-from graphweft.runtime.described import walk_of
+from graphweft.runtime.described import by_walks, walk_of
 from graphweft.runtime.kernel_call import KernelCall, Launch
 from graphweft.runtime.target import Target
 
 SUMS = "spmm,spmm_self,spmm_max,matmul_terms,contract_terms"
+FUSED = f"{SUMS},sddmm,edge_softmax,edge_softmax_grad,attention,attention_grad,typed_spmm,typed_sddmm,typed_outer"
 needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="no C++ compiler on this machine")
 _NUMBERS = itertools.count()
-# over edges, and written as nests
-WALKED = (
-    *(Op.SPMM, Op.SPMM_MAX, Op.SDDMM, Op.REDUCE, Op.BROADCAST_SRC, Op.BROADCAST_DST),
-    *(Op.EDGE_SOFTMAX, Op.EDGE_SOFTMAX_GRAD, Op.ATTENTION, Op.ATTENTION_STATS, Op.ATTENTION_GRAD),
+# over edges, and written as nests; all but the last have kernels of their own on the CPU
+KERNELS = (
+    *(Op.SPMM, Op.SPMM_MAX, Op.SDDMM, Op.EDGE_SOFTMAX, Op.EDGE_SOFTMAX_GRAD, Op.ATTENTION, Op.ATTENTION_STATS),
+    *(Op.ATTENTION_GRAD, Op.TYPED_SPMM, Op.TYPED_SDDMM, Op.TYPED_OUTER),
 )
+WALKED = (*KERNELS, Op.REDUCE, Op.BROADCAST_SRC, Op.BROADCAST_DST)
+# over edges, and run by torch: which edge attains an extremum, pairs of edges of a row, rows by type
+LEFT = {
+    *(Op.SPMM_ARG, Op.SPMM_MAX_GRAD, Op.REDUCE_MASK, Op.EDGE_MARGIN, Op.EDGE_MARGIN_GRAD),
+    *(Op.BROADCAST_ETYPE, Op.REDUCE_ETYPE),
+}
+BY_NODES = {Op.BROADCAST_NTYPE, Op.REDUCE_NTYPE, Op.TYPE_OUTER, Op.LOOKUP, Op.FILL_ROWS, Op.BROADCAST_SHARED}
+ATTENTION = ("gat", "gatv2", "transformer")
 MODELS = ("gcn", "sage", "sage_max", "gin", "ngcf", "appnp", "gat", "gatv2", "transformer", "user_gcn", "user_gat")
 
 
 class Nests(Target):
-    """Writes walks and nothing else; ``walked`` has the nests that ran."""
+    """Writes walks and nothing else; ``walked`` has the nests that ran, ``stored`` the kernels that gave edges rows."""
 
     def __init__(self) -> None:
         super().__init__(f"nests {next(_NUMBERS)}", worth=1)  # plans are kept by the name of their target
         self.walked: list[EdgeNest] = []
-        for name in ("edge_nest", "sddmm", "reduce", "broadcast_src", "broadcast_dst"):
-            self.launches(name, torch.float32, torch.float64)(self.walk)
+        self.stored: list[str] = []
+        self.launches("edge_nest", torch.float32, torch.float64)(self.walk)
+
+    def launch(self, call: KernelCall) -> Launch:
+        """Of calls inside described ones as well."""
+        tensors = [slot.value.type for slot in call.writes if isinstance(slot.value.type, TensorType)]
+        self.stored += [call.kernel for kind in tensors if kind.residency is Residency.EDGE]
+        return super().launch(call)
 
     def walk(self, call: KernelCall) -> Launch:
         def write(nest: EdgeNest, results: Sequence[Value], graph: Value) -> Callable[..., list[Tensor]]:
@@ -134,9 +156,12 @@ def _refuse(*given: Any) -> Tensor:
     raise AssertionError("expected a walk, got the interpreter")
 
 
-@pytest.mark.parametrize(("name", "drawn"), [*((name, False) for name in MODELS), ("gcn", True), ("gin", True)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("name", "drawn"), [*((name, False) for name in MODELS), *((name, True) for name in ("gcn", "gin", *ATTENTION))]
+)
 def test_models_run_over_edges_by_walks_alone(
-    name: str, drawn: bool, nests: Nests, monkeypatch: pytest.MonkeyPatch
+    name: str, drawn: bool, dtype: torch.dtype, nests: Nests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph, x, model = random_graph(0), features(), make(name)
     if drawn:
@@ -147,10 +172,85 @@ def test_models_run_over_edges_by_walks_alone(
     for op in WALKED:
         monkeypatch.setitem(interpret._MEANING, op, _refuse)
     with gw.config(target=nests.name, certify=False):
-        found = _step(model, graph, x)
+        found = _step(model, graph, x.to(dtype))
     _close(found, expected)
     kinds = {sink.kind for nest in nests.walked for sink in nest.sinks}
     assert ("max" if name == "sage_max" else "sum") in kinds
+    assert {nest.real for nest in nests.walked} == {"double" if dtype == torch.float64 else "float"}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("p", [0.0, 0.25])
+def test_attention_stores_nothing_of_an_edge_but_what_is_drawn(name: str, p: float, nests: Nests) -> None:
+    graph, x, model = random_graph(0), features() / 4, MAKES[name](dropout=p)
+
+    def step(dtype: torch.dtype) -> dict[str, Tensor]:
+        torch.manual_seed(5)
+        twin, given = copy.deepcopy(model).to(dtype), x.to(dtype).requires_grad_()
+        return _slopes(twin(graph, given), {"x": given, **dict(twin.named_parameters())})
+
+    with gw.config(opt_level=0):
+        expected = step(torch.float64)
+    with gw.config(target=nests.name, certify=False):
+        found = step(torch.float32)
+    _close(found, expected)
+    assert nests.walked and set(nests.stored) == ({"edge_nest", "dropout"} if p else set())
+
+
+TYPED = {
+    "rgcn": lambda nodes, relations: RGCN(5, 4, 2, num_relations=relations),
+    "hgt": lambda nodes, relations: HGT(5, 8, 3, num_node_types=nodes, num_relations=relations, heads=2),
+}
+
+
+def _typed(name: str, graph: str) -> tuple[gw.Graph, Tensor, nn.Module]:
+    made = TYPED_ZOO[graph]()
+    torch.manual_seed(1)
+    return made, torch.randn(made.num_nodes, 5), TYPED[name](len(made.node_types), len(made.relations))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("graph", TYPED_ZOO)
+@pytest.mark.parametrize("name", TYPED)
+def test_typed_models_run_over_edges_by_walks_alone(
+    name: str, graph: str, dtype: torch.dtype, nests: Nests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, x, model = _typed(name, graph)
+    with gw.config(opt_level=0):
+        expected = _step(model, made, x.double())
+    for op in WALKED:
+        monkeypatch.setitem(interpret._MEANING, op, _refuse)
+    with gw.config(target=nests.name, certify=False):
+        _close(_step(model, made, x.to(dtype)), expected)
+    assert {nest.real for nest in nests.walked} == {"double" if dtype == torch.float64 else "float"}
+
+
+@pytest.mark.parametrize("graph", ZOO)
+@pytest.mark.parametrize("op", [op for op in WALKED if "TYPED" not in op.name], ids=lambda op: op.name.lower())
+def test_each_operation_is_what_its_walks_give(op: Op, graph: str, nests: Nests) -> None:
+    program = one_op_programs()[op]
+    walked = by_walks(program, lambda calls: nests.bind(calls).launches)
+    assert walked is not None
+    inputs = random_inputs(program, ZOO[graph])
+    (expected,) = interpret.interpret(program, inputs).values()
+    torch.testing.assert_close(walked(inputs), [expected], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("graph", ZOO)
+def test_shares_in_an_extremum_are_walks(graph: str, nests: Nests) -> None:
+    w = Writer()
+    shares = w.b.add(Op.REDUCE_MASK, w.graph(), w.edges("e", 3), kind="max", ties="split")
+    program = w.done(out=shares)
+    walked = by_walks(program, lambda calls: nests.bind(calls).launches)
+    assert walked is not None
+    inputs = random_inputs(program, ZOO[graph])
+    inputs["e"] = inputs["e"].round()  # so that several attain it
+    torch.testing.assert_close(walked(inputs), [interpret.interpret(program, inputs)["out"]])
+
+
+def test_every_operation_over_edges_is_a_nest_or_is_listed() -> None:
+    over = {op for op, spec in SPECS.items() if spec.movement in (Movement.BROADCAST, Movement.REDUCE, Movement.NORM)}
+    assert over == {*WALKED, *LEFT, *BY_NODES}
 
 
 def _summed(graph: gw.Graph, x: Tensor, weight: Tensor | None, reduce: str) -> dict[str, Tensor]:
@@ -196,14 +296,71 @@ def test_the_cpu_s_kernels_are_one_way_to_run_the_nests(reduce: str, monkeypatch
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat"])
-def test_models_run_without_the_cpu_s_kernels_of_sums(name: str) -> None:
+@pytest.mark.parametrize("name", [*MODELS, "cgat"])
+def test_models_run_without_the_cpu_s_kernels_over_edges(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, x, model = random_graph(0), features(), make(name)
     with gw.config(opt_level=0):
         expected = _step(model, graph, x.double())
-    with gw.config(disabled_kernels=SUMS):
-        found = _step(model, graph, x)
-    _close(found, expected)
+    for op in KERNELS:
+        monkeypatch.setitem(interpret._MEANING, op, _refuse)
+    with gw.config(disabled_kernels=FUSED, certify=False):
+        _close(_step(model, graph, x), expected)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", TYPED)
+def test_typed_models_run_without_the_cpu_s_kernels_over_edges(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, x, model = _typed(name, "academic")
+    with gw.config(opt_level=0):
+        expected = _step(model, graph, x.double())
+    for op in KERNELS:
+        monkeypatch.setitem(interpret._MEANING, op, _refuse)
+    with gw.config(disabled_kernels=FUSED, certify=False):
+        _close(_step(model, graph, x), expected)
+
+
+@needs_compiler
+@pytest.mark.parametrize("off", ["attention", "attention_grad"])
+@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("edges", ["multi_edges", "star", "power_law"])
+def test_walks_and_kernels_of_attention_read_what_the_other_keeps(edges: str, name: str, off: str) -> None:
+    src, dst, nodes = ZOO[edges]
+    graph, x, model = gw.Graph(src, dst, num_nodes=nodes), features(nodes=nodes), make(name)
+    with gw.config(opt_level=0):
+        expected = _step(model, graph, x.double())
+    with gw.config(disabled_kernels=off):
+        _close(_step(model, graph, x), expected)
+
+
+@needs_compiler
+@pytest.mark.parametrize("off", ["attention", "attention_grad"])
+def test_gradients_are_of_the_weights_that_were_kept(off: str) -> None:
+    """Kernels of attention draw other numbers than those of dropout, so one without the other would be wrong."""
+    graph, x, model = random_graph(0), features(), MAKES["gat"](dropout=0.0, attention_dropout=0.5)
+    to = torch.randn(x.shape, generator=torch.Generator().manual_seed(4))
+
+    def loss(given: Tensor) -> Tensor:
+        torch.manual_seed(5)
+        return model(graph, given).square().sum()
+
+    with gw.config(disabled_kernels=off):
+        given = x.clone().requires_grad_()
+        loss(given).backward()
+        ahead, behind = (loss(x + step * to).item() for step in (1e-3, -1e-3))
+    assert given.grad is not None
+    assert (given.grad * to).sum().item() == pytest.approx((ahead - behind) / 2e-3, rel=2e-2)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_a_kernel_that_draws_is_left_out_where_that_of_its_gradient_is_missing(p: float, nests: Nests) -> None:
+    def own(call: KernelCall) -> Launch:
+        raise AssertionError("its own kernel")
+
+    nests.launches("attention")(own)
+    model = MAKES["gat"](dropout=0.0, attention_dropout=p)
+    expected = contextlib.nullcontext() if p else pytest.raises(AssertionError, match="its own kernel")
+    with gw.config(target=nests.name, certify=False), expected:
+        assert torch.isfinite(model(random_graph(0), features())).all()
 
 
 def test_values_computed_once_are_made_again_by_other_kernels() -> None:
