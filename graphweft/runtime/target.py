@@ -23,7 +23,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.passes.groups import Group
 from graphweft.passes.work import Sizes
-from graphweft.runtime.described import Bind, described
+from graphweft.runtime.described import described
 from graphweft.runtime.described_typed import described_typed
 from graphweft.runtime.kernel_call import KernelCall, Launch, Slots
 from graphweft.runtime.losses import LOSSES, Loss, class_score
@@ -197,9 +197,11 @@ class Target:
         launcher = self.launcher(call)
         found = None if launcher is None else launcher(call)
         if found is None and self.writes_walks and (not self.has_all or self._is_off(call)):
-            bind: Bind = lambda calls: self.bind(calls).launches  # noqa: E731
-            found = described_typed(call, bind) or described(call, bind)
+            found = described_typed(call, self._bound) or described(call, self._bound)
         return interpreted(call) if found is None else found
+
+    def _bound(self, calls: Sequence[KernelCall]) -> Sequence[Launch]:
+        return self.bind(calls).launches
 
     @property
     def writes_walks(self) -> bool:
