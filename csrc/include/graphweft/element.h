@@ -72,7 +72,14 @@ struct bf16 {
   typedef uint16_t half __attribute__((vector_size(vector_bytes / 2)));
   typedef uint32_t bits __attribute__((vector_size(vector_bytes)));
 
-  static inline vec widen(half h) { return vec(__builtin_convertvector(h, bits) << 16); }
+  static inline vec widen(half h) {
+#if defined(__AVX512VL__) && defined(__AVX512BW__)
+    // GCC widens such a vector in halves
+    return vec(_mm512_maskz_slli_epi32(__mmask16(-1), _mm512_maskz_cvtepu16_epi32(__mmask16(-1), __m256i(h)), 16));
+#else
+    return vec(__builtin_convertvector(h, bits) << 16);
+#endif
+  }
   // To nearest, ties to even; a NaN stays one.
   static inline half narrow(vec v) {
     const bits b = bits(v);

@@ -1,6 +1,6 @@
 // Y = epilogue(X1 W1 + X2 W2 + ...) of operands rounded to bfloat16, summed in float. A block of rows of [X1 X2 ...] is
-// rounded once, in the core's own cache, and passes all panels of W. Such products take a fraction of the time in which
-// the rows of tables come from memory, so those are fetched by the loops that read them.
+// rounded once, in the core's own cache, and passes all panels of W, while rows of tables that the next block reads
+// come from memory. Such products take less time than that, so the other rows are fetched by the loops that read them.
 #pragma once
 
 #include <algorithm>
@@ -168,16 +168,25 @@ inline bool streams_half_output(const gemm_shape& shape, const uint16_t* y) {
   return whole_lines && shape.n * shape.m * int64_t(sizeof(uint16_t)) >= streamed_from;
 }
 
-// Rows [row, row + count) of the product, which lie rounded in `x`.
+// What the first term reads for rows [row, row + count).
+inline coming_rows first_coming(const gw_term_f32* terms, int64_t num_terms, int64_t row, int64_t count) {
+  if (num_terms == 0 || count <= 0) return {};
+  const gw_term_f32& term = terms[0];
+  if (!term.edges) return {rows_of(term), 0, term.k, row, row + count};
+  const int64_t* indptr = term.edges->indptr;
+  return {rows_of(term), term.k, *term.edges, indptr[row], indptr[row + count]};
+}
+
+// Rows [row, row + count) of the product, which lie rounded in `x`; those of `coming` are fetched meanwhile.
 inline void multiply_half_rows(const half_session& unit, const uint32_t* x, const uint32_t* packed, int64_t pairs,
-                               int64_t row, int64_t count, const half_output& output) {
+                               int64_t row, int64_t count, coming_rows coming, const half_output& output) {
   alignas(64) float sums[32 * 32];
   const int64_t m = output.shape.m, ldb = pairs * half_panel;
   for (int64_t col = 0; col < m; col += 32)
     for (int64_t i = 0; i < count; i += 32) {
       const int64_t rows = std::min<int64_t>(32, count - i);
       const int tall = rows > 16 ? 2 : 1, wide = m - col > half_panel ? 2 : 1;
-      unit.multiply({x + i * pairs, pairs, tall, packed + col * pairs, ldb, wide, pairs, sums, 32, false});
+      unit.multiply({x + i * pairs, pairs, tall, packed + col * pairs, ldb, wide, pairs, sums, 32, false, &coming});
       output.write(sums, 32, row + i, row + i + rows, col, std::min<int64_t>(32, m - col));
     }
 }
@@ -207,7 +216,9 @@ inline void gemm_half_terms(int64_t n, int64_t m, const gw_term_f32* terms, int6
     for (int64_t row = chunk * cut.grain; row < end; row += cut.rows) {
       const int64_t count = std::min(cut.rows, end - row);
       put_half_terms(unit.form(), terms, num_terms, columns, n, row, count, room, joined.get());
-      multiply_half_rows(session, joined.get(), packed.get(), pairs, row, count, output);
+      const int64_t next = row + count;
+      multiply_half_rows(session, joined.get(), packed.get(), pairs, row, count,
+                         first_coming(terms, num_terms, next, std::min(cut.rows, n - next)), output);
     }
     finish_streams();
   });

@@ -94,7 +94,14 @@ GW_INLINE half_numbers load_lanes(const uint16_t* p, int64_t count) {
 // The same of numbers that are stored in bfloat16.
 template <half_form>
 GW_INLINE half_words pair_lanes(half_numbers first, half_numbers second) {
+#if defined(__AVX512BW__)
+  const auto all = __mmask16(-1);  // as in transpose_words
+  const __m512i low = _mm512_maskz_cvtepu16_epi32(all, __m256i(first)),
+                high = _mm512_maskz_cvtepu16_epi32(all, __m256i(second));
+  return half_words(low) | half_words(high) << 16;  // GCC widens such a vector in halves
+#else
   return __builtin_convertvector(first, half_words) | __builtin_convertvector(second, half_words) << 16;
+#endif
 }
 
 template <half_form Form>
