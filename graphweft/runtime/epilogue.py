@@ -24,7 +24,7 @@ class Epilogue:
         addend: (n, f) float32 with contiguous rows, ``t += addend[i]``.
         addend_rows: The addend is (addend_rows, f) and the rows from there on add nothing; None: it is (n, f).
         relu: ``t = max(t, 0)``; NaN stays NaN.
-        mask: (n, f) float32 with contiguous rows, ``t = where(mask[i] > 0, t, 0)``; of sums over edges bfloat16 as well.
+        mask: (n, f) float32 with contiguous rows, ``t = where(mask[i] > 0, t, 0)``; over edges bfloat16 as well.
         col_sum: (f,) float32 **output**: column sums of t as it is after the mask.
         post_scale: (n,) float32, ``t *= post_scale[i]``.
 

@@ -136,7 +136,7 @@ inline void round_row(half_form form, const float* x, int64_t count, uint16_t* o
 
 // V vectors of a row, `tail` lanes of the last one, to bfloat16: round_row of what is in registers.
 template <int V, bool Full>
-GW_INLINE void store_rounded(half_form form, uint16_t* out, [[maybe_unused]] int tail, const f32::vec (&t)[V]) {
+GW_INLINE void store_rounded([[maybe_unused]] half_form form, uint16_t* out, int tail, const f32::vec (&t)[V]) {
 #if defined(__AVX512BW__)
   if (form == half_form::instructions) {
     for (int v = 0; v < V; v += 2) {
