@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "726e216c669883a8"
+HASH = "7c218822f2739e15"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -116,6 +116,7 @@ class Epilogue(ctypes.Structure):
         ("col_sum", _P),
         ("post_scale", _P),
         ("addend_rows", _I64),
+        ("half_mask", _P),
     )
 
 
@@ -136,6 +137,7 @@ class Term(ctypes.Structure):
         ("ldw", _I64),
         ("w_transposed", _I32),
         ("half", _I32),
+        ("half_kept", _P),
     )
 
 
@@ -336,7 +338,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_gemm_tn_terms_f32": (_I64, _Left, _I64, _Adjacency, _P, _I64, _Epilogue),
     "gw_half_unit": (_I32, _P),
     "gw_gemm_nn_f32_bf16": (_I64, _I64, _I64, _P, _I64, _P, _I64, _I32, _Epilogue, _P, _I64, _P, _I64),
-    "gw_gemm_terms_f32_bf16": (_I64, _I64, _Term, _I64, _Epilogue, _P, _I64),
+    "gw_gemm_terms_f32_bf16": (_I64, _I64, _Term, _I64, _Epilogue, _P, _I64, _I32),
     "gw_gemm_tn_f32_bf16": (_I64, _I64, _I64, _P, _I64, _P, _I64, _P, _P, _I64, _P, _P, _I64),
     "gw_gemm_tn_half_f32_bf16": (_I64, _I64, _I64, _P, _I64, _P, _I64, _P, _I64, _P, _P, _I64),
     "gw_gemm_tn_terms_f32_bf16": (_I64, _Left, _I64, _Adjacency, _P, _I64, _Epilogue),

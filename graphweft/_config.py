@@ -55,8 +55,8 @@ class Config:
             :func:`gw.explain` says how many there are.
         precision: "float32", or "bf16": sums over edges read their neighbours' rows rounded to bfloat16, which is half
             of the bytes, and dense products round both operands to bfloat16 where the processor has matrix tiles for
-            that. Both add up in float32. Features are kept in bfloat16 where all that reads them takes such rows;
-            parameters, activations and all other operations are float32.
+            that. Both add up in float32. Features, and in sampled batches what such products make and keep, are stored
+            in bfloat16 where all that reads them takes such rows; parameters and all other operations are float32.
         rank_timeout: Seconds that a rank waits for another one before it gives up.
     """
 

@@ -25,18 +25,23 @@ GW_API int gw_gemm_nn_f32_bf16(int64_t n, int64_t k, int64_t m, const float* x, 
                                int64_t ldy, const int64_t* rows, int64_t table_rows) {
   return gw::guarded([&] {
     gw::require_product(n, k, m, ldx, ldw, ldy, rows, table_rows);
-    const gw_term_f32 term{k, x, ldx, table_rows, rows, nullptr, nullptr, nullptr, 0, w, ldw, w_transposed, 0};
-    gw::gemm_half_terms(n, m, &term, 1, epilogue, y, ldy);
+    gw::require_float_mask(epilogue);
+    const gw_term_f32 term{k, x, ldx, table_rows, rows, nullptr, nullptr, nullptr, 0, w, ldw, w_transposed, 0, nullptr};
+    gw::gemm_half_terms(n, m, &term, 1, epilogue, y, nullptr, ldy);
   });
 }
 
 // gw_gemm_terms_f32 of operands rounded to bfloat16: sums over edges are rounded after they are scaled, and kept as
-// they were.
+// they were or rounded. y is float, or bfloat16 where `half` is not 0.
 GW_API int gw_gemm_terms_f32_bf16(int64_t n, int64_t m, const gw_term_f32* terms, int64_t num_terms,
-                                  const gw_epilogue_f32* epilogue, float* y, int64_t ldy) {
+                                  const gw_epilogue_f32* epilogue, void* y, int64_t ldy, int32_t half) {
   return gw::guarded([&] {
     gw::require_terms(n, m, terms, num_terms, ldy);
-    gw::gemm_half_terms(n, m, terms, num_terms, epilogue, y, ldy);
+    gw::require_float_mask(epilogue);
+    for (int64_t t = 0; t < num_terms; ++t)
+      gw::require(!terms[t].kept || !terms[t].half_kept, "gw_gemm_terms_f32_bf16: expected sums to be kept once");
+    gw::gemm_half_terms(n, m, terms, num_terms, epilogue, half ? nullptr : static_cast<float*>(y),
+                        half ? static_cast<uint16_t*>(y) : nullptr, ldy);
   });
 }
 

@@ -121,6 +121,8 @@ void begin_tiles() {
 
 void end_tiles() { __asm__ volatile("tilerelease"); }
 
+constexpr int lines_a_step = 8;  // that come from memory in the time of four products of tiles
+
 // Tiles 0 to 3 are C, 4 and 5 A, 6 and 7 B.
 template <int Tall, int Wide>
 void multiply_tiles(const half_tile& tile) {
@@ -139,6 +141,7 @@ void multiply_tiles(const half_tile& tile) {
   }
   const uint32_t *a = tile.a, *b = tile.b;
   for (int64_t p = 0; p < tile.pairs; p += 16, a += 16, b += 16 * half_panel) {
+    tile.coming->fetch(lines_a_step);
     GW_TILE_LOAD(6, b, 64);
     GW_TILE_LOAD(4, a, lda);
     GW_TILE_ADD(0, 4, 6);

@@ -89,8 +89,9 @@ GW_API int gw_gemm_nn_f32_bf16(int64_t n, int64_t k, int64_t m, const float* x, 
                             y, ldy, rows, table_rows);
 }
 GW_API int gw_gemm_terms_f32_bf16(int64_t n, int64_t m, const gw_term_f32* terms, int64_t num_terms,
-                                  const gw_epilogue_f32* epilogue, float* y, int64_t ldy) {
-  return gw::call_first_use(first_use_table[7], &gw_gemm_terms_f32_bf16, n, m, terms, num_terms, epilogue, y, ldy);
+                                  const gw_epilogue_f32* epilogue, void* y, int64_t ldy, int32_t half) {
+  return gw::call_first_use(first_use_table[7], &gw_gemm_terms_f32_bf16, n, m, terms, num_terms, epilogue, y, ldy,
+                            half);
 }
 GW_API int gw_gemm_tn_f32_bf16(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* g,
                                int64_t ldg, const float* row_scale, float* dw, int64_t lddw, float* col_sum,

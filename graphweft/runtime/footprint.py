@@ -63,6 +63,8 @@ def footprint(plan: Plan, sizes: Sizes, symmetric: bool = False) -> Footprint:
     for item in plan.hoisted:
         size[item.slot] /= 2 if item.is_half else 1
     free = inputs | hoisted
+    for slot in plan.halves:
+        size[slot] /= 2
     live = {slot for _, slot in plan.outputs if slot in free}
     peak, live = _walk(plan, plan.forward, live, size, free, sizes)
     saved = set(plan.saved) - free - set(plan.saved_shapes)

@@ -1,4 +1,4 @@
-"""Which rows of a plan may lie in memory as bfloat16.
+"""Which rows of a plan lie in memory as bfloat16.
 
 Comes in: the calls that read them, as data. Goes out: whether every reader takes such rows, each number widened as it
 is read. Called by ``plan.py``; ``Target.halves`` lists the readers of a target.
@@ -12,7 +12,7 @@ import torch
 
 from graphweft.ir.program import Value
 from graphweft.ir.residency import TensorType
-from graphweft.runtime.kernel_call import KernelCall
+from graphweft.runtime.kernel_call import KernelCall, Slot
 
 HALF = ("result", "bf16")  # attribute of a call whose result is stored in bfloat16
 
@@ -33,7 +33,7 @@ def may_be_half(
     if not _is_float_matrix(value):
         return False
     for kernel, role, call in readers.get(value, ()):
-        if kernel == "take_rows" and role == "x":
+        if kernel in ("take_rows", "own_rows") and role == "x":
             if not may_be_half(call.value, readers, taken):
                 return False
         elif (kernel, role) not in taken:
@@ -47,9 +47,22 @@ def makes_half(calls: Sequence[KernelCall], value: Value) -> bool:
     return last.kernel == "spmm" and last.value is value and len(last.writes) == 1 and _is_float_matrix(value)
 
 
+def half_attribute(slot: Slot) -> tuple[str, str]:
+    """The attribute of a call that stores this result in bfloat16."""
+    return HALF if slot.role == "out" else (slot.role, HALF[1])
+
+
+def stores_half(
+    slot: Slot, readers: dict[Value, list[tuple[str, str, KernelCall]]], taken: frozenset[tuple[str, str]]
+) -> bool:
+    """Whether a result of several products, theirs or sums that are kept, may be stored in bfloat16."""
+    is_stored = slot.role == "out" or slot.role.startswith("kept")
+    return is_stored and slot.value in readers and may_be_half(slot.value, readers, taken)
+
+
 def _is_float_matrix(value: Value) -> bool:
     kind = value.type
     return isinstance(kind, TensorType) and not kind.sparse and len(kind.dims) == 1 and kind.dtype == torch.float32
 
 
-__all__ = ["HALF", "makes_half", "may_be_half", "readers_of"]
+__all__ = ["HALF", "half_attribute", "makes_half", "may_be_half", "readers_of", "stores_half"]

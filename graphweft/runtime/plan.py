@@ -28,7 +28,7 @@ from graphweft.passes.hoist import frontier
 from graphweft.passes.pipeline import Compiled
 from graphweft.runtime.constants import is_consumed
 from graphweft.runtime.feature_types import in_full, is_half
-from graphweft.runtime.half_rows import HALF, makes_half, may_be_half, readers_of
+from graphweft.runtime.half_rows import HALF, half_attribute, makes_half, may_be_half, readers_of, stores_half
 from graphweft.runtime.kernel_call import KernelCall, Slots, calls_text
 from graphweft.runtime.lower import lower
 from graphweft.runtime.profile import PROFILE
@@ -85,6 +85,7 @@ class Plan:
         forward, backward: The calls, as data.
         target: Who runs them.
         walks: First results of the calls that run generated kernels over edges.
+        halves: Slots of results that are stored in bfloat16.
         source: The forward program before any pass, by which gradients are differentiated again.
         rest: Inputs of ``source`` that are not among ``tensors``.
         derived: What ``second.py`` has derived from ``source``.
@@ -118,6 +119,7 @@ class Plan:
         self.forward = self._calls(forward, pairs, keep={*self.saved, *(s for _, s in self.outputs)})
         self.backward = self._calls(backward, pairs, keep={s for s in self.gradients if s is not None})
         self._readers = readers_of((*self.forward, *self.backward))
+        self.forward, self.halves = self._in_half()
         self.hoisted = tuple(map(self._rounded, self.hoisted))
         launches, self.walks = self.target.bind((*self.forward, *self.backward))
         self._forward = tuple(zip(launches, self.forward, strict=False))
@@ -305,6 +307,23 @@ class Plan:
             return item
         is_half = makes_half(self.preparation(item)[1], item.value)
         return replace(item, is_half=True, key=f"{item.key} bf16") if is_half else item
+
+    def _in_half(self) -> tuple[tuple[KernelCall, ...], frozenset[int]]:
+        """The forward calls, which store results in bfloat16 where all that read them take such rows, and their slots.
+
+        Products round such rows anyway, so that only sums over edges of them change.
+        """
+        outputs, off = {slot for _, slot in self.outputs}, _config.current().disabled_kernels.split(",")
+        taken = frozenset((kernel, role) for kernel, role in self.target.halves if kernel not in off)
+        calls, halves = list(self.forward), set[int]()
+        for index, call in enumerate(calls if "results" in self.compiled.rounds else ()):
+            if self.target.makes_half(call):
+                made = [s for s in call.writes if s.at not in outputs and stores_half(s, self._readers, taken)]
+                calls[index] = replace(call, attrs=(*call.attrs, *map(half_attribute, made)))
+                halves |= {slot.at for slot in made}
+            elif call.kernel == "own_rows" and call.operand("x1") in halves:
+                halves.add(call.writes[0].at)
+        return tuple(calls), frozenset(halves)
 
     @functools.cached_property
     def takes_half(self) -> bool:

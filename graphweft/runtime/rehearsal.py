@@ -355,6 +355,8 @@ def _run(plan: Plan, sizes: Sizes, pool: _Imagined, loss: float) -> list[tuple[i
     """The forward calls, and the backward calls where there are some; the regions of their gradients."""
     values = plan.compiled.program.values
     size = [value_bytes(value, sizes) for value in values]
+    for slot in plan.halves:
+        size[slot] /= 2
     inputs = {i for i, v in enumerate(values) if v.op in LEAVES and not str(v["name"]).startswith("d:")}
     free = inputs | {item.slot for item in plan.hoisted}
     held: dict[int, tuple[int, int]] = {}

@@ -176,6 +176,10 @@ class Target:
         """Bytes that a call takes beside its operands and results while it runs."""
         return 0
 
+    def makes_half(self, call: KernelCall) -> bool:
+        """Whether results of a call may be stored in bfloat16: it makes them of operands that it rounds."""
+        return False
+
     def heap(self, call: KernelCall, sizes: Sizes) -> int:
         """As :meth:`scratch`, of the C library's heap, which keeps much of it."""
         return 0

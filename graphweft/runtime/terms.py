@@ -37,7 +37,7 @@ class Term:
         rows: (n,) int64.
         edges: An adjacency of n rows and t columns.
         row_scale: (n,): the sums over edges are multiplied by it.
-        kept: (n, k) **output**: the scaled sums.
+        kept: (n, k) **output**: the scaled sums, float32, or bfloat16 where operands are rounded.
     """
 
     x: torch.Tensor
@@ -54,10 +54,11 @@ class Term:
 
         Raises: ShapeError or DtypeError for what does not fit.
         """
-        given = [t for t in (self.w, self.row_scale, self.kept) if t is not None]
-        if self.x.dtype not in STORED or any(t.dtype is not torch.float32 for t in given):
-            got = ", ".join(str(t.dtype) for t in (self.x, *given))
-            raise DtypeError(f"matmul_terms: expected float32, or bfloat16 for x, got {got}")
+        given = [t for t in (self.w, self.row_scale) if t is not None]
+        stored = [t for t in (self.x, self.kept) if t is not None]
+        if any(t.dtype not in STORED for t in stored) or any(t.dtype is not torch.float32 for t in given):
+            got = ", ".join(str(t.dtype) for t in (*stored, *given))
+            raise DtypeError(f"matmul_terms: expected float32, or bfloat16 for x and kept, got {got}")
         table, k = self.x.shape
         n = table if self.rows is None else self.rows.numel()
         if self.edges is not None:
@@ -76,6 +77,7 @@ class Term:
     def native(self) -> _native.Term:
         """The structure that the kernel reads. It holds addresses only: this object must outlive the call."""
         x, w, kept = self.x, self.w, self.kept
+        is_half = kept is not None and kept.dtype is torch.bfloat16
         return _native.Term(
             x.shape[1],
             x.data_ptr(),
@@ -84,12 +86,13 @@ class Term:
             _native.pointer(self.rows),
             None if self.edges is None else ctypes.pointer(self.edges.native),
             _native.pointer(self.row_scale),
-            _native.pointer(kept),
+            None if is_half else _native.pointer(kept),
             0 if kept is None else kept.stride(0),
             w.data_ptr(),
             w.stride(0),
             self.transposed,
             x.dtype is torch.bfloat16,
+            _native.pointer(kept) if is_half else None,
         )
 
 
@@ -129,12 +132,19 @@ def _contiguous(term: Term) -> Term:
     )
 
 
-def matmul_terms(terms: Sequence[Term], *, epilogue: Epilogue | None = None, rounds: bool = False) -> torch.Tensor:
+def matmul_terms(
+    terms: Sequence[Term],
+    *,
+    epilogue: Epilogue | None = None,
+    rounds: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> torch.Tensor:
     """``epilogue`` of the sum of the terms' products.
 
     Sums stay in registers from the first term to the last, and rows that are gathered or summed are put together in the
     core's own cache: no partial result and no gathered copy is stored. Source: Morphling, section 4. ``rounds``: as in
-    matmul; sums over edges are rounded after they are scaled, and kept as they are.
+    matmul; sums over edges are rounded after they are scaled, and kept as they are. A result in bfloat16 (``dtype``),
+    and sums that are kept so, are of operands that are rounded.
 
     Shape: n and m are those of every term -> (n, m).
     Raises: ShapeError or DtypeError where a term does not fit; IndexRangeError for a row outside its table.
@@ -153,11 +163,14 @@ def matmul_terms(terms: Sequence[Term], *, epilogue: Epilogue | None = None, rou
     if epilogue is not None:
         epilogue.check("matmul_terms", n, m)
         stages = ctypes.byref(epilogue.native())
-    y = empty((n, m), torch.float32)
+    y = empty((n, m), dtype)
     table = (_native.Term * len(terms))(*(term.native() for term in terms))
     decides = dense.rounds_beside_half if all(t.x.dtype is torch.bfloat16 for t in terms) else dense.rounds_operands
-    product = _gemm_terms_rounded if rounds and decides(k, m) else _gemm_terms
-    product(n, m, table, len(terms), stages, y.data_ptr(), y.stride(0))
+    stores_half = [t.dtype is torch.bfloat16 for t in (y, *(term.kept for term in terms)) if t is not None]
+    if any(stores_half) or (rounds and decides(k, m)):
+        _gemm_terms_rounded(n, m, table, len(terms), stages, y.data_ptr(), y.stride(0), stores_half[0])
+    else:
+        _gemm_terms(n, m, table, len(terms), stages, y.data_ptr(), y.stride(0))
     return y
 
 
@@ -186,7 +199,7 @@ def contract_terms(
         raise ShapeError(f"{who}: expected {edges.num_cols} rows, one per column, got {x.shape[0]}")
     stages = None
     if epilogue is not None:
-        epilogue.check(who, n, m)
+        epilogue.check(who, n, m, half_mask=True)
         stages = ctypes.byref(epilogue.native())
     table = (_native.Left * len(lefts))()
     made, read = [], [_rows(x)]

@@ -165,6 +165,35 @@ struct three_halves {
   }
 };
 
+// y and the sums in bfloat16 are those in float, rounded.
+void check_stored_half(three_halves& given, const std::vector<float>& y) {
+  const int64_t n = given.n, m = given.m, k = given.k[2], ldy = m + 1, ld_kept = k + 3;
+  std::vector<gw_term_f32> terms = given.terms();
+  std::vector<uint16_t> short_y(size_t(n * ldy + 1), 7), kept(size_t(n * ld_kept + 1), 7);
+  terms[2].half_kept = kept.data();
+  const int both = n > 0 ? gw::bad_argument : gw::ok;  // no row: nothing is kept
+  CHECK(gw_gemm_terms_f32_bf16(n, m, terms.data(), 3, nullptr, short_y.data(), ldy, 1) == both);
+  terms[2].kept = nullptr;
+  terms[2].ld_kept = ld_kept;
+  CHECK(gw_gemm_terms_f32_bf16(n, m, terms.data(), 3, nullptr, short_y.data(), ldy, 1) == 0);
+  const auto widened = [](uint16_t v) {
+    const uint32_t bits = uint32_t(v) << 16;
+    float out;
+    std::memcpy(&out, &bits, sizeof out);
+    return out;
+  };
+  bool same = true;
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j < m; ++j)
+      same = same && widened(short_y[size_t(i * ldy + j)]) == rounded(y[size_t(i * m + j)]);
+    const std::vector<float> sums = given.summed(i);
+    for (int64_t p = 0; p < k; ++p) same = same && widened(kept[size_t(i * ld_kept + p)]) == rounded(sums[size_t(p)]);
+    same = same && short_y[size_t(i * ldy + m)] == 7 && kept[size_t(i * ld_kept + k)] == 7;  // padding stays
+  }
+  CHECK(same);
+  CHECK(gw_gemm_terms_f32(n, m, terms.data(), 3, nullptr, given.lying.data(), m) == gw::bad_argument);
+}
+
 }  // namespace
 
 TEST(rounded_products_of_all_small_sizes) {
@@ -200,7 +229,7 @@ TEST(rounded_products_of_several_terms) {
           three_halves given(n, k, m);
           const std::vector<gw_term_f32> terms = given.terms();
           std::vector<float> y(size_t(n * m), -7.0f);
-          CHECK(gw_gemm_terms_f32_bf16(n, m, terms.data(), 3, nullptr, data::pointer(y), m) == 0);
+          CHECK(gw_gemm_terms_f32_bf16(n, m, terms.data(), 3, nullptr, data::pointer(y), m, 0) == 0);
           bool near = true;
           for (int64_t i = 0; i < n; ++i) {
             const std::vector<double> row = given.row(i);
@@ -215,6 +244,7 @@ TEST(rounded_products_of_several_terms) {
               near = near && given.kept[size_t(i * given.k[2] + p)] == sums[size_t(p)];
           }
           CHECK(near);
+          check_stored_half(given, y);
         }
   });
 }
@@ -269,7 +299,7 @@ TEST(rounded_products_have_the_same_bits_for_any_number_of_threads) {
       std::vector<float> y(size_t(n * m), 0.0f), sums(size_t(m), 0.0f), dw(size_t(k * m), 0.0f);
       gw_epilogue_f32 stages{};
       stages.col_sum = sums.data();
-      CHECK(gw_gemm_terms_f32_bf16(n, m, terms.data(), 3, &stages, y.data(), m) == 0);
+      CHECK(gw_gemm_terms_f32_bf16(n, m, terms.data(), 3, &stages, y.data(), m, 0) == 0);
       CHECK(gw_gemm_tn_f32_bf16(n, k, m, given.lying.data(), k, g.data(), m, nullptr, dw.data(), m, nullptr, nullptr,
                                 0) == 0);
       y.insert(y.end(), sums.begin(), sums.end());

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
 
 import graphweft as gw
+from graphweft import _native
 from graphweft._errors import DtypeError
 from graphweft.runtime import dense
 from graphweft.runtime.dense import matmul_tn, rows_apply
@@ -15,6 +19,7 @@ from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.sparse import spmm
 from graphweft.runtime.terms import Left, Term, contract_terms, matmul_terms
 
+_half_unit = _native.declare("gw_half_unit")
 WIDTHS = [(1, 3), (7, 16), (33, 40), (100, 64), (129, 100)]
 
 
@@ -70,6 +75,73 @@ def test_products_have_the_bits_of_the_same_rows_in_float32(
         assert torch.equal(one, other)
 
 
+@pytest.fixture(params=[2, 1, 0])
+def unit(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Every unit that multiplies bfloat16 numbers on this processor."""
+    used = ctypes.c_int32()
+    _half_unit(request.param, ctypes.byref(used))
+    try:
+        if used.value != request.param:
+            pytest.skip("this processor has no such unit")
+        yield used.value
+    finally:
+        _half_unit(2, ctypes.byref(used))
+
+
+@pytest.mark.parametrize(("k", "m"), [*WIDTHS, (37, 47)])
+def test_results_and_kept_sums_in_bfloat16_are_those_in_float32_rounded(unit: int, k: int, m: int) -> None:
+    half, own, w = numbers(300, k).bfloat16(), numbers(300, k, seed=7), numbers(k, m, seed=2)
+    edges, stages = graph().csc_structure, Epilogue(bias=numbers(m, seed=4), relu=True)
+
+    def made(kept: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        terms = [Term(half, w, edges=edges, row_scale=numbers(300, seed=6), kept=kept), Term(own, w)]
+        return matmul_terms(terms, epilogue=stages, rounds=True, dtype=dtype)
+
+    kept, kept_half = torch.empty(300, k), torch.empty(300, k, dtype=torch.bfloat16)
+    # without that, float32 results of narrow products come from operands as they are
+    wide = made(torch.empty(300, k, dtype=torch.bfloat16), torch.float32)
+    short = made(kept_half, torch.bfloat16)
+    made(kept, torch.bfloat16)
+    assert short.dtype == torch.bfloat16
+    assert torch.equal(short, wide.bfloat16())
+    assert torch.equal(kept_half, kept.bfloat16())
+
+
+@pytest.mark.parametrize("rows", [40, 45_000])
+def test_many_results_and_kept_sums_have_the_same_bits_for_any_number_of_threads(
+    rows: int, threads_restored: None
+) -> None:
+    x, w, ids = numbers(rows, 64).bfloat16(), numbers(64, 96, seed=2), torch.arange(rows - 1, -1, -1)
+    edges = gw.Graph(ids, torch.arange(rows).roll(3), num_nodes=rows).csc_structure
+    g, found = numbers(rows, 96, seed=3), []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        kept = torch.empty(rows, 64, dtype=torch.bfloat16)
+        y = matmul_terms([Term(x, w, edges=edges, kept=kept), Term(x, w, rows=ids)], rounds=True, dtype=torch.bfloat16)
+        dw = contract_terms([Left(kept), Left(x, ids)], edges, g, epilogue=Epilogue(mask=y), rounds=True)
+        found.append((y, kept, *dw))
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+    picked = x[(ids - 3) % rows]  # the one source of every row
+    exact = (picked.double() + x[ids].double()) @ w.double()
+    assert torch.equal(found[0][1], x[edges.indices.long()])
+    assert (found[0][0].double() - exact).abs().max() < 2.0**-6 * exact.abs().max()
+    sums = torch.where(found[0][0] > 0, g[edges.indices.long()], 0).double()
+    for left, dw in zip((found[0][1], x[ids]), found[0][2:], strict=True):
+        assert (dw - left.double().t() @ sums).abs().max() < 2.0**-7 * (left.double().abs().t() @ sums.abs()).max()
+
+
+def test_a_mask_in_bfloat16_has_the_bits_of_the_same_in_float32() -> None:
+    edges, left = graph().csc_structure, numbers(300, 20)
+    for width in (1, 16, 31, 64, 200):
+        x, mask = numbers(300, width, seed=1), numbers(300, width, seed=2).bfloat16()
+        short, wide = Epilogue(mask=mask, relu=True), Epilogue(mask=mask.float(), relu=True)
+        assert torch.equal(spmm(edges, x, epilogue=short), spmm(edges, x, epilogue=wide))
+        for rounds in (False, True):
+            one, other = (contract_terms([Left(left)], edges, x, epilogue=e, rounds=rounds) for e in (short, wide))
+            assert torch.equal(one[0], other[0])
+
+
 @pytest.mark.parametrize("width", [1, 16, 31, 100])
 def test_sums_over_edges_against_scipy(width: int) -> None:
     g = graph()
@@ -108,8 +180,10 @@ def test_rows_with_an_epilogue(width: int) -> None:
 
 def test_refused_in_one_line() -> None:
     g = graph()
-    with pytest.raises(DtypeError, match=r"expected float32, or bfloat16 for x, got torch.float32, torch.bfloat16"):
+    with pytest.raises(DtypeError, match=r"expected float32, or bfloat16 for x and kept, got torch.float32, "):
         matmul_terms([Term(numbers(4, 3), numbers(3, 2).bfloat16())])
+    with pytest.raises(DtypeError, match=r"matmul_terms: expected mask of dtype torch.float32, got torch.bfloat16"):
+        matmul_terms([Term(numbers(4, 3), numbers(3, 2))], epilogue=Epilogue(mask=numbers(4, 2).bfloat16()))
     with pytest.raises(DtypeError, match=r"expected float32, or bfloat16 for left operands, got torch.bfloat16"):
         contract_terms([Left(numbers(300, 2))], g.csc_structure, numbers(300, 2).bfloat16())
     with pytest.raises(DtypeError, match=r"SAGE: expected x of torch.float32"):

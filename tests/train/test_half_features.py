@@ -66,6 +66,36 @@ def test_losses_are_those_of_features_rounded_before(model: Callable[..., torch.
     assert torch.isfinite(torch.tensor([r.loss for r in one.history])).all()
 
 
+def test_layers_of_batches_are_kept_in_bfloat16_where_products_round(
+    monkeypatch: pytest.MonkeyPatch, threads_restored: None
+) -> None:
+    ds = rounded(gw.synthetic("products", scale=0.005, seed=0))
+    options = {"mode": "mini", "fanouts": (15, 10, 5), "batch_size": 200}
+
+    def step(precision: str) -> tuple[gw.Trainer, list[torch.Tensor]]:
+        torch.manual_seed(0)
+        trainer = gw.Trainer(SAGE(ds, hidden=48, num_layers=3), ds, precision=precision, **options)  # type: ignore[arg-type]
+        trainer.fit(1)
+        return trainer, [p.detach().clone() for p in trainer.model.parameters()]
+
+    monkeypatch.setattr("graphweft.runtime.cpu.target.rounds_operands", lambda k, m: True)
+    trainer, half = step("bf16")
+    plan = trainer.staged_plan()[0].plan
+    made = [call for call in plan.forward if call.kernel == "matmul_terms"]
+    assert [call.get("result") for call in made] == ["bf16", "bf16", None]  # the last one is the caller's
+    assert [call.get("kept0") for call in made] == ["bf16"] * 3
+    assert len(plan.halves) == 7  # with the rows of their own that layers read of them
+    torch.set_num_threads(3)
+    assert all(torch.equal(one, other) for one, other in zip(half, step("bf16")[1], strict=True))
+    exact, wide = step("float32")
+    assert trainer.history[0].loss == pytest.approx(exact.history[0].loss, rel=0.01)
+    for one, other in zip(half, wide, strict=True):
+        if one.dim() == 2:  # Adam steps by signs of small gradients of biases
+            assert 0 < (one - other).norm() < 0.05 * other.norm()
+    monkeypatch.setattr("graphweft.runtime.cpu.target.rounds_operands", lambda k, m: False)
+    assert not step("bf16")[0].staged_plan()[0].plan.halves
+
+
 @pytest.mark.parametrize("options", [{}, MINI])
 def test_features_that_steps_read_are_kept_in_bfloat16(options: dict) -> None:
     ds = graph()

@@ -23,9 +23,10 @@ struct gw_epilogue_f32 {
   int32_t relu;            //          t = max(t, 0), NaN stays NaN
   const float* mask;       // [n, f]   t = mask[i, k] > 0 ? t : 0
   int64_t ld_mask;
-  float* col_sum;           // [f] out  column sums of t as it is here, in a fixed order for any thread count
-  const float* post_scale;  // [n]      t *= post_scale[i]
-  int64_t addend_rows;      //          rows of the addend: those from here on add nothing; 0: it has all n
+  float* col_sum;             // [f] out  column sums of t as it is here, in a fixed order for any thread count
+  const float* post_scale;    // [n]      t *= post_scale[i]
+  int64_t addend_rows;        //          rows of the addend: those from here on add nothing; 0: it has all n
+  const uint16_t* half_mask;  // [n, f] in place of mask: the same in bfloat16; sums over edges alone take it
 };
 
 // One left operand of a product with several, y = epilogue(sum of the terms' products): rows of x as they lie, rows of
@@ -44,6 +45,7 @@ struct gw_term_f32 {
   int64_t ldw;
   int32_t w_transposed;
   int32_t half;
+  uint16_t* half_kept;  // [n, k] out, in place of kept: the scaled sums in bfloat16, where operands are rounded
 };
 
 // One left operand of contractions with a common right one: dw = x^T G, x rows as they lie or rows of a table by index.

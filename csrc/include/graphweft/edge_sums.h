@@ -6,6 +6,7 @@
 
 #include "graphweft/abi.h"
 #include "graphweft/element.h"
+#include "graphweft/half_pack.h"
 
 namespace gw {
 
@@ -32,5 +33,8 @@ inline int64_t edge_sum_tiles(int64_t width) {
 
 // Rows [row, end) to `out`, where row `row` is.
 void sum_rows(const edge_sums& sums, int64_t row, int64_t end, float* out, int64_t ldo);
+
+// The same, rounded to bfloat16.
+void sum_rows(const edge_sums& sums, int64_t row, int64_t end, half_form form, uint16_t* out, int64_t ldo);
 
 }  // namespace gw

@@ -44,25 +44,42 @@ struct bf16 {
     return widen(h);
   }
   static inline vec load_part(const uint16_t* p, int n) {
+#if defined(__AVX512VL__) && defined(__AVX512BW__)
+    // as few bytes as will do, as simd.h does
+    if (n <= 8) return widen(half(_mm256_zextsi128_si256(_mm_maskz_loadu_epi16(__mmask8((1u << n) - 1u), p))));
+    return widen(half(_mm256_maskz_loadu_epi16(__mmask16((1u << n) - 1u), p)));
+#else
     uint16_t part[lanes] = {};
     for (int lane = 0; lane < n; ++lane) part[lane] = p[lane];
     return load(part);
+#endif
   }
   static inline void store(uint16_t* p, vec v) {
     const half h = narrow(v);
     std::memcpy(p, &h, sizeof(h));
   }
   static inline void store_part(uint16_t* p, vec v, int n) {
+#if defined(__AVX512VL__) && defined(__AVX512BW__)
+    _mm256_mask_storeu_epi16(p, __mmask16((1u << n) - 1u), __m256i(narrow(v)));
+#else
     uint16_t part[lanes];
     store(part, v);
     for (int lane = 0; lane < n; ++lane) p[lane] = part[lane];
+#endif
   }
 
  private:
   typedef uint16_t half __attribute__((vector_size(vector_bytes / 2)));
   typedef uint32_t bits __attribute__((vector_size(vector_bytes)));
 
-  static inline vec widen(half h) { return vec(__builtin_convertvector(h, bits) << 16); }
+  static inline vec widen(half h) {
+#if defined(__AVX512VL__) && defined(__AVX512BW__)
+    // GCC widens such a vector in halves
+    return vec(_mm512_maskz_slli_epi32(__mmask16(-1), _mm512_maskz_cvtepu16_epi32(__mmask16(-1), __m256i(h)), 16));
+#else
+    return vec(__builtin_convertvector(h, bits) << 16);
+#endif
+  }
   // To nearest, ties to even; a NaN stays one.
   static inline half narrow(vec v) {
     const bits b = bits(v);

@@ -104,7 +104,7 @@ GW_API int gw_gemm_nn_f32_bf16(int64_t n, int64_t k, int64_t m, const float* x, 
                                int64_t ldw, int32_t w_transposed, const gw_epilogue_f32* epilogue, float* y,
                                int64_t ldy, const int64_t* rows, int64_t table_rows);
 GW_API int gw_gemm_terms_f32_bf16(int64_t n, int64_t m, const gw_term_f32* terms, int64_t num_terms,
-                                  const gw_epilogue_f32* epilogue, float* y, int64_t ldy);
+                                  const gw_epilogue_f32* epilogue, void* y, int64_t ldy, int32_t half);
 GW_API int gw_gemm_tn_f32_bf16(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* g,
                                int64_t ldg, const float* row_scale, float* dw, int64_t lddw, float* col_sum,
                                const int64_t* rows, int64_t table_rows);

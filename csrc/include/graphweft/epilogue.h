@@ -39,6 +39,10 @@ GW_INLINE void apply_epilogue(const gw_epilogue_f32& stages, int64_t row, int64_
     io::load(stages.mask + row * stages.ld_mask + col, tail, other);
     for (int v = 0; v < V; ++v) t[v] = other[v] > 0.0f ? t[v] : f32::vec{};
   }
+  if (stages.half_mask) {
+    tile_io<bf16, V, Full>::load(stages.half_mask + row * stages.ld_mask + col, tail, other);
+    for (int v = 0; v < V; ++v) t[v] = other[v] > 0.0f ? t[v] : f32::vec{};
+  }
   if (col_sum) {
     io::load(col_sum + col, tail, other);
     for (int v = 0; v < V; ++v) other[v] += t[v];

@@ -8,6 +8,7 @@
 #include <memory>
 #include <new>
 
+#include "graphweft/element.h"
 #include "graphweft/panels.h"
 
 namespace gw {
@@ -54,6 +55,17 @@ GW_INLINE half_sums load_lanes(const float* p, int64_t count) {
 // do, or by integers.
 enum class half_form : bool { integers, instructions };
 
+#if defined(__AVX512F__)
+// Numbers of `low`, then those of `high`, in bfloat16.
+GW_INLINE __m512i round_both(__m512 low, __m512 high) {
+  // As text: the functions around are compiled for all processors of the level. Volatile: otherwise a compiler may move
+  // the instruction in front of the branch that asks whether this processor has it.
+  __m512i both;
+  __asm__ volatile("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(low), "v"(high));
+  return both;
+}
+#endif
+
 // Numbers of `first` in the low halves and those of `second` in the high ones.
 template <half_form Form>
 GW_INLINE half_words pair_lanes(half_sums first, half_sums second) {
@@ -61,11 +73,8 @@ GW_INLINE half_words pair_lanes(half_sums first, half_sums second) {
   if constexpr (Form == half_form::instructions) {
     alignas(64) static constexpr uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    // As text: the functions around are compiled for all processors of the level. Volatile: otherwise a compiler may
-    // move the instruction in front of the branch that asks whether this processor has it.
-    __m512i both;
-    __asm__ volatile("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(first), "v"(second));
-    return half_words(_mm512_maskz_permutexvar_epi16(__mmask32(-1), _mm512_load_si512(order), both));
+    return half_words(_mm512_maskz_permutexvar_epi16(__mmask32(-1), _mm512_load_si512(order),
+                                                     round_both(__m512(first), __m512(second))));
   }
 #endif
   return (round_upper(first) >> 16) | (round_upper(second) & 0xffff0000u);
@@ -85,7 +94,14 @@ GW_INLINE half_numbers load_lanes(const uint16_t* p, int64_t count) {
 // The same of numbers that are stored in bfloat16.
 template <half_form>
 GW_INLINE half_words pair_lanes(half_numbers first, half_numbers second) {
+#if defined(__AVX512BW__)
+  const auto all = __mmask16(-1);  // as in transpose_words
+  const __m512i low = _mm512_maskz_cvtepu16_epi32(all, __m256i(first)),
+                high = _mm512_maskz_cvtepu16_epi32(all, __m256i(second));
+  return half_words(low) | half_words(high) << 16;  // GCC widens such a vector in halves
+#else
   return __builtin_convertvector(first, half_words) | __builtin_convertvector(second, half_words) << 16;
+#endif
 }
 
 template <half_form Form>
@@ -95,9 +111,7 @@ inline void round_row_by(const float* x, int64_t count, uint16_t* out) {
   if constexpr (Form == half_form::instructions) {
     for (; at + 32 <= count; at += 32) {
       const half_sums low = load_lanes(x + at, half_panel), high = load_lanes(x + at + half_panel, half_panel);
-      __m512i both;
-      __asm__ volatile("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(low), "v"(high));
-      std::memcpy(out + at, &both, sizeof both);
+      _mm512_storeu_si512(out + at, round_both(__m512(low), __m512(high)));
     }
     for (; at < count; at += half_panel) {
       const half_sums v = load_lanes(x + at, count - at);
@@ -118,6 +132,27 @@ inline void round_row_by(const float* x, int64_t count, uint16_t* out) {
 inline void round_row(half_form form, const float* x, int64_t count, uint16_t* out) {
   form == half_form::instructions ? round_row_by<half_form::instructions>(x, count, out)
                                   : round_row_by<half_form::integers>(x, count, out);
+}
+
+// V vectors of a row, `tail` lanes of the last one, to bfloat16: round_row of what is in registers.
+template <int V, bool Full>
+GW_INLINE void store_rounded([[maybe_unused]] half_form form, uint16_t* out, int tail, const f32::vec (&t)[V]) {
+#if defined(__AVX512BW__)
+  if (form == half_form::instructions) {
+    for (int v = 0; v < V; v += 2) {
+      const bool pair = v + 1 < V, whole = pair && (Full || v + 2 < V);
+      const __m512i both = round_both(__m512(t[v]), __m512(t[pair ? v + 1 : v]));
+      const uint32_t lanes = Full ? 16 : uint32_t(tail);
+      uint16_t* const to = out + v * f32::lanes;
+      if (whole)
+        _mm512_storeu_si512(to, both);
+      else
+        _mm512_mask_storeu_epi16(to, __mmask32((uint64_t{1} << (pair ? 16 + lanes : lanes)) - 1), both);
+    }
+    return;
+  }
+#endif
+  tile_io<bf16, V, Full>::store(out, tail, t);
 }
 
 // out[j][i] = in[i][j] for 16 x 16 words; `ld` words between rows of out.

@@ -23,13 +23,18 @@ inline void require_product(int64_t n, int64_t k, int64_t m, int64_t ldx, int64_
   require_rows("gather_matmul: expected ids", rows, n, table_rows);
 }
 
+// Products read a mask in float.
+inline void require_float_mask(const gw_epilogue_f32* epilogue) {
+  require(!epilogue || !epilogue->half_mask, "gemm: expected a mask in float32");
+}
+
 inline void require_terms(int64_t n, int64_t m, const gw_term_f32* terms, int64_t num_terms, int64_t ldy) {
   require(n >= 0 && m >= 0 && num_terms >= 0, "gemm_terms: a size is negative");
   require(ldy >= (n > 1 ? m : 0), "gemm_terms: rows overlap (leading dimension below the width)");
   for (int64_t t = 0; t < num_terms; ++t) {
     const gw_term_f32& term = terms[t];
     require(term.k >= 0 && term.ldw >= 0, "gemm_terms: a size is negative");
-    require(term.ldx >= (n > 1 ? term.k : 0) && (!term.kept || term.ld_kept >= term.k),
+    require(term.ldx >= (n > 1 ? term.k : 0) && ((!term.kept && !term.half_kept) || term.ld_kept >= term.k),
             "gemm_terms: rows overlap (leading dimension below the width)");
     require(!term.edges || (term.edges->num_rows == n && !term.rows),
             "gemm_terms: expected sums over one row of edges per row");

@@ -216,9 +216,11 @@ def matmul_terms_of(call: KernelCall) -> Launch:
     out, epilogue = call.writes[0].at, _epilogue(call)
     count = sum(slot.role.startswith("weight") for slot in call.reads)
     terms, rounded = [_term(call, i) for i in range(count)], rounds(call)
+    dtype = torch.bfloat16 if HALF in call.attrs else torch.float32
 
     def run(slots: Slots) -> None:
-        slots[out] = matmul_terms([term(slots) for term in terms], epilogue=epilogue(slots), rounds=rounded)
+        operands = [term(slots) for term in terms]
+        slots[out] = matmul_terms(operands, epilogue=epilogue(slots), rounds=rounded, dtype=dtype)
 
     return run
 
@@ -237,10 +239,11 @@ def _term(call: KernelCall, i: int) -> Callable[[Slots], Term]:
     if kind == "rows":
         return lambda slots: Term(slots[x], slots[w], transposed)
     graph, scale, kept = call.operand(f"graph{i}"), call.reading(f"row_scale{i}"), call.writing(f"kept{i}")
+    dtype = torch.bfloat16 if call.get(f"kept{i}") == HALF[1] else torch.float32
 
     def summed(slots: Slots) -> Term:
         edges, source = slots[graph].csc_structure, slots[x]
-        room = None if kept is None else empty((edges.num_rows, source.shape[1]), torch.float32)
+        room = None if kept is None else empty((edges.num_rows, source.shape[1]), dtype)
         if kept is not None:
             slots[kept] = room
         factors = None if scale is None else slots[scale]

@@ -40,9 +40,10 @@ class _Cpu(Target):
 
     blocking = keeps = has_all = norms_in_place = True
     rounds = Target.rounds | {"kept"}
+    rounds_in_batches = Target.rounds_in_batches | {"results"}
     halves = frozenset(
         {("matmul", "x"), ("contract", "x"), ("matmul_terms", "x"), ("contract_terms", "left"), ("spmm", "x")}
-        | {("spmm_self", "x"), ("rows", "x")}
+        | {("spmm_self", "x"), ("rows", "x"), ("spmm", "mask"), ("contract_terms", "mask")}
     )
 
     def prepare(self, groups: Iterable[Group]) -> None:
@@ -84,6 +85,13 @@ class _Cpu(Target):
     def is_built(self, region: Sequence[Value]) -> bool:
         """Activations and their gradients."""
         return is_built(region)
+
+    def makes_half(self, call: KernelCall) -> bool:
+        """Several products at once, all of which round their operands on this processor."""
+        if call.kernel != "matmul_terms" or not products.rounds(call) or self.launcher(call) is None:
+            return False
+        weights = [slot.value.tensor for slot in call.reads if slot.role.startswith("weight")]
+        return all(rounds_operands(*weight.dims) for weight in weights)
 
     def heap(self, call: KernelCall, sizes: Sizes) -> int:
         """Products that sum over rows keep partial sums of slabs of rows; others pack their matrix."""
