@@ -61,8 +61,9 @@ _LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known p
 SPLITTING = 120  # bytes of an edge while edges are held out, beside the structure
 _PAIR_BYTES = 40  # of an edge afterwards: the training graph, and the edges to predict
 _HELD_OUT = 0.11  # of the edges, of which a tenth is in the test by hash
-# bytes of a pair that is ranked: both ends with marks; more while a part is searched for it; its end, place and scores
-_PAIR, _LOOKED_UP, _RANKED = 52, 32, 60
+_PAIR = 9  # bytes of a pair that is ranked: its destination, and a mark
+_KEYED = 24  # bytes of an edge of a part that pairs are looked up in
+_SOME_PAIRS = 3 << 20  # pairs that are looked up, multiplied and ranked at a time
 _PIECES_TRIED = 16  # one in so many bytes of the budget is for rows while a step is tried
 _SHARED = 1.25  # times what sizes say of a batch, before one is measured
 _total = attrgetter("total")
@@ -111,17 +112,13 @@ def least_beside_links(model: Stack, store: Store, fanouts: Sequence[int], batch
 def link_outputs(model: Stack, store: Store, whole: bool = False, split: Any = None) -> tuple[int, int]:
     """Bytes of embeddings of all nodes with what numbers them; and, once they are there, of scoring pairs.
 
-    As many destinations of each held-out edge as are ranked are drawn together, and looked up part by part unless the
+    As many destinations of each held-out edge as are ranked are drawn together, and looked up part by part, unless the
     ``whole`` structure is in memory. ``split``: the edges that are held out, where they are known.
     """
-    rows = _REAL * model.out_features * store.num_nodes
-    edges = int(_HELD_OUT * store.num_edges) if split is None else max(split.val.shape[1], split.test.shape[1])
-    held = RANKED_AMONG * min(MOST_SCORED, edges)
-    pairs = 4 * _ID * held
+    rows, pairs = _REAL * model.out_features * store.num_nodes, _SOME_PAIRS
     if not whole:
-        inside = int(np.diff(store.bounds).max(initial=0)) / max(store.num_nodes, 1)  # of the pairs lead into one part
-        pairs = int(held * max(_PAIR + _LOOKED_UP * inside, _RANKED))
-        pairs += 3 * _ID * int(store.edge_counts.max(initial=0))
+        edges = int(_HELD_OUT * store.num_edges) if split is None else max(split.val.shape[1], split.test.shape[1])
+        pairs += _PAIR * RANKED_AMONG * min(MOST_SCORED, edges) + _KEYED * int(store.edge_counts.max(initial=0))
     return rows + (2 * _ID + _REAL) * store.num_nodes, rows + max(rows, pairs)
 
 
