@@ -202,7 +202,7 @@ def test_what_scoring_takes_is_counted(mode: str, ds: gw.Dataset, folder: Path) 
     if mode == "macro":  # one pass over the structure draws all of them
         assert 8 * pairs < taken < counted < 1.5 * taken
     else:
-        assert taken < counted < 4 * pairs
+        assert taken < counted < 8 * pairs
 
 
 @pytest.mark.parametrize("mode", ["macro", "mini"])
