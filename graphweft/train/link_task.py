@@ -92,6 +92,7 @@ class LinkTask(MiniBatch):
 
     def evaluate(self) -> Evaluation:
         """Area under the ROC curve and loss on held-out edges; training edges are not scored."""
+        self.let_gradients_go()
         with trimmed(self.budget):  # what batches took is given back before it, and the other way round
             return self._scored(self.logits())
 
