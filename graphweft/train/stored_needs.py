@@ -206,8 +206,8 @@ def _of_groups(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
     fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
     chosen = max(fitting.values(), default=min(ways.values(), key=_total), key=_total)
     evaluated = _evaluated(steps, budget, chosen, found.evaluation)
-    given = {"program": evaluated.program, "evaluation": evaluated.evaluation}
-    ways = {way: replace(needs, **given) for way, needs in ways.items()}
+    program, evaluation = evaluated.program, evaluated.evaluation
+    ways = {way: replace(needs, program=program, evaluation=evaluation) for way, needs in ways.items()}
     fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
     chosen = max(fitting.values(), default=min(ways.values(), key=_total), key=_total)
     return chosen, list(fitting) or [CoreSplit(0, 0)]
