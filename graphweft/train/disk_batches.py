@@ -150,6 +150,7 @@ class DiskBatches(FromDisk):
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss, from all in-edges where the model is a stack of layers."""
+        self.let_gradients_go()
         with trimmed(self.budget):
             kept = self._labelled()
             rows = {part: torch.searchsorted(kept, nodes) for part, nodes in self.rows.items()}
@@ -167,6 +168,7 @@ class DiskBatches(FromDisk):
 
     def logits(self) -> Tensor:
         """Outputs of all nodes in the order of the source, shape (N, C)."""
+        self.let_gradients_go()
         if self.budget is not None:
             self.budget.check_room(predicted_bytes(self.ds))
         return self._outputs(torch.arange(self.ds.num_nodes))

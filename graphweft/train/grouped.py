@@ -322,6 +322,7 @@ class Grouped(OnGroups):
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss, from all in-edges where the model is a stack of layers."""
         self.let_go()
+        self.let_gradients_go()
         with trimmed(self.budget):
             outputs = self.outputs()
         if not isinstance(self.ds, StoredDataset):
@@ -337,6 +338,7 @@ class Grouped(OnGroups):
     def logits(self) -> Tensor:
         """Outputs of all nodes in the order of the source, shape (N, C)."""
         self.let_go()
+        self.let_gradients_go()
         if self.budget is not None and isinstance(self.ds, StoredDataset):
             self.budget.check_room(predicted_bytes(self.ds))
         outputs = self.inference.outputs(np.arange(self._source.bounds[-1]), self._is_weighted)

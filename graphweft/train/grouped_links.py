@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from graphweft._distinct import Ids
@@ -28,7 +29,7 @@ from graphweft.nn.stack import Stack
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.store import Store
 from graphweft.train.grouped import OnGroups
-from graphweft.train.link_task import MOST_SCORED, LinkTask, check_link, check_stored_links
+from graphweft.train.link_task import MOST_SCORED, RANKED_AMONG, STAGES, LinkTask, check_link, check_stored_links
 from graphweft.train.macro import Macro
 from graphweft.train.options import FIRST, check_macro
 from graphweft.train.part_inference import PartInference
@@ -36,6 +37,7 @@ from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.setup import Setup
 from graphweft.train.stored_needs import least_beside_links, least_told, link_outputs
 
+_PIECE = 1 << 15  # pairs that are looked up at a time
 _TURNS = 64  # of drawing, before pairs without an edge are taken to be too few
 
 
@@ -111,6 +113,11 @@ class GroupedLinks(OnGroups, LinkTask):
             POOL.trim()
         return made
 
+    def _tails(self, name: str, src: Tensor) -> Callable[[slice], Tensor]:
+        """Destinations of all sources at once: finding some without an edge reads the whole structure."""
+        found: Tensor = self._negative.tails(src, RANKED_AMONG, seed=self.seed, stage=STAGES[name])
+        return found.__getitem__
+
     def identity(self) -> dict[str, Any]:
         """What decides the batches, for checkpoints."""
         drawn = {"drawn": list(self.fanouts), "batch_size": self.loader.batch_size, "task": "link"}
@@ -129,44 +136,64 @@ class _Negatives:
     def pairs(self, places: Tensor, *, seed: int, stage: int) -> tuple[Tensor, Tensor]:
         """One pair for each place."""
         rng = np.random.default_rng([seed, stage])
-        src, dst = self._drawn(rng, lambda count: rng.integers(0, len(self._names), count), places.numel())
+        src = rng.integers(0, len(self._names), places.numel())
+        dst = self._without_edges(rng, src, 1, draws_both=True)
         return torch.from_numpy(self._names[src]), torch.from_numpy(self._names[dst])
 
     def tails(self, src: Tensor, amount: int, *, seed: int, stage: int) -> Tensor:
         """(n, amount) nodes that each source has no edge to."""
-        rng, own = np.random.default_rng([seed, stage, 1]), self._place[src.numpy()].repeat(amount)
-        dst = self._drawn(rng, lambda count: own, len(own))[1]
-        return torch.from_numpy(self._names[dst]).reshape(-1, amount)
+        rng = np.random.default_rng([seed, stage, 1])
+        dst = self._without_edges(rng, self._place[src.numpy()], amount)
+        for at in range(0, len(dst), _PIECE):
+            dst[at : at + _PIECE] = self._names[dst[at : at + _PIECE]]
+        return torch.from_numpy(dst).reshape(-1, amount)
 
-    def _drawn(self, rng: np.random.Generator, first: Callable[[int], Ids], count: int) -> tuple[Ids, Ids]:
-        """Pairs of ids of the store; those that are edges or loops are drawn again, in place."""
-        src, dst = first(count), rng.integers(0, len(self._names), count)
+    def _without_edges(self, rng: np.random.Generator, src: Ids, amount: int, draws_both: bool = False) -> Ids:
+        """``amount`` destinations for each source, ids of the store; edges and loops are drawn again, in place.
+
+        ``draws_both``: with their sources, of which each has one.
+        """
+        nodes = len(self._names)
+        dst = rng.integers(0, nodes, amount * len(src))
+        again = np.flatnonzero(_are_edges(self._store, src, dst, amount))
         for _ in range(_TURNS):
-            again = np.flatnonzero(_are_edges(self._store, src, dst) | (src == dst))
             if len(again) == 0:
-                return src, dst
-            src[again] = first(count)[again]
-            dst[again] = rng.integers(0, len(self._names), len(again))
+                return dst
+            if draws_both:
+                src[again] = rng.integers(0, nodes, len(src))[again]
+            dst[again] = rng.integers(0, nodes, len(again))
+            again = again[_are_edges(self._store, src[again // amount], dst[again], 1)]
         raise DataError(
-            f"expected pairs of nodes without an edge to evaluate against, found none for {len(again)} of {count} in "
-            f"{_TURNS} turns; use mode=mini, which counts those that are left"
+            f"expected pairs of nodes without an edge to evaluate against, found none for {len(again)} of {len(dst)} "
+            f"in {_TURNS} turns; use mode=mini, which counts those that are left"
         )
 
 
-def _are_edges(store: Store, src: Ids, dst: Ids) -> Any:
-    """Which pairs are edges: one pass over the structure, without another list of all pairs."""
-    found, nodes = np.zeros(len(src), np.bool_), store.num_nodes
+def _are_edges(store: Store, src: Ids, dst: Ids, amount: int) -> NDArray[np.bool_]:
+    """Which pairs are edges or loops, ``amount`` for each source: one pass over the structure, some pairs at a time."""
+    nodes = store.num_nodes
+    found: NDArray[np.bool_] = (dst.reshape(-1, amount) == src[:, None]).reshape(-1)
     for number, (start, end) in enumerate(itertools.pairwise(store.bounds.tolist())):
-        here = np.flatnonzero((dst >= start) & (dst < end))
-        if not len(here):
-            continue
-        offsets, sources = store.structure(number)
-        keys = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)) * nodes + sources  # ascending, as rows are
-        wanted = (dst[here] - start) * nodes + src[here]
-        at = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
-        found[here] = keys[at] == wanted if len(keys) else False
-        del here, wanted, at, keys  # before those of the next part
+        keys: Ids | None = None
+        for at in range(0, len(dst), _PIECE):
+            some = dst[at : at + _PIECE]
+            here = np.flatnonzero((some >= start) & (some < end))
+            if not len(here):
+                continue
+            keys = _edge_keys(store, number) if keys is None else keys
+            wanted = (some[here] - start) * nodes + src[(at + here) // amount]
+            place = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+            found[at + here] |= keys[place] == wanted if len(keys) else False
     return found
+
+
+def _edge_keys(store: Store, number: int) -> Ids:
+    """Row of the part times nodes, plus source, of all edges of a part: ascending, as rows are."""
+    offsets, sources = store.structure(number)
+    keys: Ids = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    keys *= store.num_nodes
+    keys += sources
+    return keys
 
 
 def _held_out(store: Store, seed: int) -> list[Tensor]:

@@ -80,7 +80,11 @@ def mrr(positive: Tensor, negative: Tensor) -> float | None:
         >>> mrr(torch.tensor([0.5, 0.5]), torch.tensor([[0.1, 0.2], [0.6, 0.1]]))
         0.75
     """
-    places = ranks(positive, negative)
+    return mean_reciprocal(ranks(positive, negative))
+
+
+def mean_reciprocal(places: Tensor) -> float | None:
+    """Mean of 1 / place of some :func:`ranks`."""
     return float((1 / places).mean()) if places.numel() else None
 
 
@@ -95,7 +99,11 @@ def hits_at(k: int, positive: Tensor, negative: Tensor) -> float | None:
     """
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise ConfigError(f"hits_at: expected k as an integer >= 1, got {k!r}")
-    places = ranks(positive, negative)
+    return share_within(k, ranks(positive, negative))
+
+
+def share_within(k: int, places: Tensor) -> float | None:
+    """Share of some :func:`ranks` that are at most ``k``."""
     return float((places <= k).double().mean()) if places.numel() else None
 
 

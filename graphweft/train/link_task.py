@@ -7,6 +7,7 @@ are evaluated from all neighbours in the training graph, so messages never pass 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from graphweft.sample.negative import NegativeSampler
 from graphweft.storage.feature import Features
 from graphweft.storage.store import Store
 from graphweft.train.edge_data import EdgeData
-from graphweft.train.link_metrics import average_precision, hits_at, mrr, roc_auc
+from graphweft.train.link_metrics import average_precision, mean_reciprocal, ranks, roc_auc, share_within
 from graphweft.train.metrics import Evaluation, binary_cross_entropy
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.named_metrics import measured
@@ -37,8 +38,9 @@ from graphweft.train.setup import Drawn, Setup
 HITS_AT = 10
 RANKED_AMONG = 100  # destinations that are drawn for every held-out edge
 MOST_SCORED = 10_000  # held-out edges that an evaluation looks at; they are in random order
-_STAGES = {"val": 1 << 33, "test": 1 << 34}  # key the negatives of evaluations apart from those of training
+STAGES = {"val": 1 << 33, "test": 1 << 34}  # key the negatives of evaluations apart from those of training
 PIECE = 1 << 17  # numbers of rows that are multiplied at a time
+RANKED = 1 << 15  # pairs that are ranked at a time
 
 
 class LinkTask(MiniBatch):
@@ -90,6 +92,7 @@ class LinkTask(MiniBatch):
 
     def evaluate(self) -> Evaluation:
         """Area under the ROC curve and loss on held-out edges; training edges are not scored."""
+        self.let_gradients_go()
         with trimmed(self.budget):  # what batches took is given back before it, and the other way round
             return self._scored(self.logits())
 
@@ -100,7 +103,7 @@ class LinkTask(MiniBatch):
         val_loss = None
         for name, pairs in (("val", self.split.val), ("test", self.split.test)):
             src, dst = pairs[:, :MOST_SCORED]
-            key: dict[str, Any] = {"seed": self.seed, "stage": _STAGES[name]}
+            key: dict[str, Any] = {"seed": self.seed, "stage": STAGES[name]}
             positive = dots(h, src, dst)
             negative = dots(h, *self._negative.pairs(torch.arange(src.numel()), **key))
             out["val" if name == "val" else "test"] = roc_auc(positive, negative)
@@ -113,11 +116,22 @@ class LinkTask(MiniBatch):
         return Evaluation(out, val_loss, self.details, more)
 
     def _rank(self, name: str, h: Tensor, src: Tensor, positive: Tensor) -> None:
-        """Ranks of held-out edges among other destinations; the pairs take most of an evaluation's memory."""
-        others = self._negative.tails(src, RANKED_AMONG, seed=self.seed, stage=_STAGES[name])
-        among = dots(h, src.repeat_interleave(RANKED_AMONG), others.reshape(-1)).reshape(others.shape)
-        self.details[f"{name}_mrr"] = mrr(positive, among)
-        self.details[f"{name}_hits"] = hits_at(HITS_AT, positive, among)
+        """Ranks of held-out edges among other destinations, some at a time: the pairs are many."""
+        tails = self._tails(name, src)
+        places = torch.empty(src.numel(), dtype=torch.float64)
+        step = RANKED // RANKED_AMONG
+        for at in range(0, src.numel(), step):
+            here = slice(at, min(at + step, src.numel()))
+            among = dots(h, src[here].repeat_interleave(RANKED_AMONG), tails(here).reshape(-1))
+            places[here] = ranks(positive[here], among.reshape(-1, RANKED_AMONG))
+        self.details[f"{name}_mrr"] = mean_reciprocal(places)
+        self.details[f"{name}_hits"] = share_within(HITS_AT, places)
+
+    def _tails(self, name: str, src: Tensor) -> Callable[[slice], Tensor]:
+        """What draws (n, RANKED_AMONG) destinations that some of the sources have no edge to."""
+        key: dict[str, Any] = {"seed": self.seed, "stage": STAGES[name]}
+        negative = self._negative
+        return lambda here: negative.tails(src[here], RANKED_AMONG, keys=torch.arange(here.start, here.stop), **key)
 
     def refresh(self) -> bool:
         """Labels are edges: nothing that could change."""

@@ -248,6 +248,11 @@ class MiniBatch(BatchSteps):
         with trimmed(self.budget if self.budget is not None and self.budget.trims else None):
             return self._of_all_nodes()
 
+    def let_gradients_go(self) -> None:
+        """Within a budget an evaluation has no gradients beside it: the next step makes its own."""
+        if self.budget is not None and not self._pending:
+            self.optimizer.zero_grad(set_to_none=True)
+
     def _of_all_nodes(self) -> Tensor:
         """As :meth:`logits`."""
         model = self.model

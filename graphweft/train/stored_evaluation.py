@@ -69,9 +69,15 @@ def evaluation_needs(steps: Any, wanted: int, most: int, measured: int = 0) -> i
     granted = int(_BESIDE * large.grown(tile, small))
     outputs = _REAL * made[-1].count * widths[-1] if kept else 0  # which are a part of what is held
     inference.tiles = Tiles(tile, kept + outputs, granted)
+    store.piece = _piece_of(tile)
     if max(cost.of(store.num_nodes, store.num_nodes, store.num_edges) for cost in costs) <= _MOST_RUN:
         return max(_run_bytes(steps), held + scoring)
     return int(max(held + kept + part + max(large.taken, granted), held + scoring))
+
+
+def _piece_of(tile: int) -> int:
+    """Bytes that are read at a time, and that wait for the disk together, beside a tile."""
+    return max(_LEAST_PIECE, tile // _PIECE_SHARE)
 
 
 def _run_bytes(steps: Any) -> int:
@@ -124,7 +130,7 @@ def _in_memory(steps: Any, held: int, wanted: int, most: int) -> int:
     whole = max(costs) * (ds.num_edges + ds.num_nodes)
     tile = max(min(max(wanted, all_kept if kept else 0) - kept, whole), LEAST_WITHIN * max(costs))
     inference.tiles = Tiles(tile, kept + (_REAL * ds.num_nodes * widths[-1] if kept else 0))
-    ds.store.piece = max(_LEAST_PIECE, tile // _PIECE_SHARE)
+    ds.store.piece = _piece_of(tile)
     return _run_bytes(steps) if whole <= _MOST_RUN else held + kept + tile
 
 
@@ -182,7 +188,7 @@ def _tried_within(steps: Any, room: int, least: int, kept: int) -> TriedTile:
 def _tried_with(steps: Any, tile: int, kept: int) -> TriedTile:
     """What a tile of so many bytes takes."""
     steps.inference.tiles = Tiles(tile, kept)
-    steps.ds.store.piece = max(_LEAST_PIECE, tile // _PIECE_SHARE)
+    steps.ds.store.piece = _piece_of(tile)
     run = functools.partial(steps.inference.first_tile, steps.model)
     with lifted():
         run()  # compiles

@@ -61,8 +61,10 @@ _LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known p
 SPLITTING = 120  # bytes of an edge while edges are held out, beside the structure
 _PAIR_BYTES = 40  # of an edge afterwards: the training graph, and the edges to predict
 _HELD_OUT = 0.11  # of the edges, of which a tenth is in the test by hash
-# bytes of a pair that is ranked: both ends with marks; more while a part is searched for it; its end, place and scores
-_PAIR, _LOOKED_UP, _RANKED = 52, 32, 60
+_PAIR = 9  # bytes of a pair that is ranked: its destination, and a mark
+_KEYED = 24  # bytes of an edge of a part that pairs are looked up in
+_SOME_PAIRS = 4 << 20  # pairs that are looked up, multiplied and ranked at a time
+_ATTEMPTS = 2  # of evaluations: what the first one compiles is known to the second
 _PIECES_TRIED = 16  # one in so many bytes of the budget is for rows while a step is tried
 _SHARED = 1.25  # times what sizes say of a batch, before one is measured
 _total = attrgetter("total")
@@ -111,17 +113,13 @@ def least_beside_links(model: Stack, store: Store, fanouts: Sequence[int], batch
 def link_outputs(model: Stack, store: Store, whole: bool = False, split: Any = None) -> tuple[int, int]:
     """Bytes of embeddings of all nodes with what numbers them; and, once they are there, of scoring pairs.
 
-    As many destinations of each held-out edge as are ranked are drawn together, and looked up part by part unless the
+    As many destinations of each held-out edge as are ranked are drawn together, and looked up part by part, unless the
     ``whole`` structure is in memory. ``split``: the edges that are held out, where they are known.
     """
-    rows = _REAL * model.out_features * store.num_nodes
-    edges = int(_HELD_OUT * store.num_edges) if split is None else max(split.val.shape[1], split.test.shape[1])
-    held = RANKED_AMONG * min(MOST_SCORED, edges)
-    pairs = 4 * _ID * held
+    rows, pairs = _REAL * model.out_features * store.num_nodes, _SOME_PAIRS
     if not whole:
-        inside = int(np.diff(store.bounds).max(initial=0)) / max(store.num_nodes, 1)  # of the pairs lead into one part
-        pairs = int(held * max(_PAIR + _LOOKED_UP * inside, _RANKED))
-        pairs += 3 * _ID * int(store.edge_counts.max(initial=0))
+        edges = int(_HELD_OUT * store.num_edges) if split is None else max(split.val.shape[1], split.test.shape[1])
+        pairs += _PAIR * RANKED_AMONG * min(MOST_SCORED, edges) + _KEYED * int(store.edge_counts.max(initial=0))
     return rows + (2 * _ID + _REAL) * store.num_nodes, rows + max(rows, pairs)
 
 
@@ -207,18 +205,30 @@ def _of_groups(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
     ways = _by_way(loader, base, found, scale)
     fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
     chosen = max(fitting.values(), default=min(ways.values(), key=_total), key=_total)
-    most = _left(budget, replace(chosen, batches=0, step=0))
-    least_room = chosen.batches + chosen.step
-    room = max(least_room, most)
-    evaluation = evaluation_needs(steps.evaluated_as(), room, most, found.evaluation)
-    if room > least_room and not budget.fits(replace(chosen, evaluation=evaluation)):
-        # as small as where no budget is large enough
-        evaluation = evaluation_needs(steps.evaluated_as(), least_room, 0, found.evaluation)
-    program = max(base.program, _programs(steps, budget, steps.evaluated_as().inference))  # with what evaluates
+    evaluated = _evaluated(steps, budget, chosen, found.evaluation)
+    program, evaluation = evaluated.program, evaluated.evaluation
     ways = {way: replace(needs, program=program, evaluation=evaluation) for way, needs in ways.items()}
     fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
     chosen = max(fitting.values(), default=min(ways.values(), key=_total), key=_total)
     return chosen, list(fitting) or [CoreSplit(0, 0)]
+
+
+def _evaluated(steps: Any, budget: RunBudget, needs: Needs, measured: int) -> Needs:
+    """Needs of steps with an evaluation that takes what they leave, and what it compiles.
+
+    ``measured``: what a pass over one group takes, of a model that is no stack of layers.
+    """
+    least, alone = needs.batches + needs.step, replace(needs, batches=0, step=0)
+    for _ in range(_ATTEMPTS):
+        most = _left(budget, alone)
+        wanted = max(least, most)
+        evaluation = evaluation_needs(steps.evaluated_as(), wanted, most, measured)
+        # with what evaluates, which leaves less
+        alone = replace(alone, program=max(alone.program, _programs(steps, budget, steps.evaluated_as().inference)))
+        if wanted == least or budget.fits(replace(alone, evaluation=evaluation)):
+            return replace(alone, evaluation=evaluation)
+    # as small as where no budget is large enough
+    return replace(alone, evaluation=evaluation_needs(steps.evaluated_as(), least, 0, measured))
 
 
 def _by_way(loader: GroupLoader, base: Needs, found: Rehearsed, scale: float) -> dict[CoreSplit, Needs]:
@@ -239,7 +249,8 @@ def _by_way(loader: GroupLoader, base: Needs, found: Rehearsed, scale: float) ->
             ways[way] = replace(base, batches=groups, step=step)
             continue
         ready, made = min(way.ahead + 1, most_ahead), min(way.workers, most_ahead)
-        batches = int(_SWING * (ready * found.held + made * found.making)) + made * min(_WORKER, found.making)
+        # a thread's own heap keeps what passed while it made a batch, which the next one takes again
+        batches = int(_SWING * (ready * found.held + made * found.making))
         batches += reading if apart else 0
         step = max(int(_SWING * found.step) + _PAGES, before - batches)
         ways[way] = replace(base, batches=groups + batches, step=step)

@@ -38,6 +38,7 @@ import numpy as np
 import torch
 
 import graphweft as gw
+from graphweft._memory import POOL
 from graphweft.frontend.symbolic_sizes import Sizes
 from graphweft.storage.store import is_store
 from graphweft.train.trainer import Trainer  # its modules are no part of a run
@@ -85,18 +86,21 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def temporary_pages(folder: Path) -> int:
-    """Bytes of files without a name that this process has open, or mapped, in ``folder``, which the system keeps."""
-    total = 0
+    """Bytes of files without a name that this process has open in ``folder``, which the system keeps; each file once.
+
+    A file that is open several times has as many names here.
+    """
+    kept: dict[int, int] = {}
     for link in Path("/proc/self/fd").iterdir():
         try:
             target = str(link.readlink())
             if target.startswith(str(folder)) and target.endswith("(deleted)"):
                 found = _Cached()
                 if _libc.syscall(_CACHESTAT, int(link.name), ctypes.byref(_Range(0, 0)), ctypes.byref(found), 0) == 0:
-                    total += 4096 * found.kept
+                    kept[link.stat().st_ino] = 4096 * found.kept
         except OSError:
             continue
-    return total
+    return sum(kept.values())
 
 
 def anonymous() -> int:
@@ -109,6 +113,7 @@ class Peak:
     """The most that was seen while a block ran, above its beginning."""
 
     def __init__(self, folder: Path) -> None:
+        POOL.trim()  # what was freed before is nobody's
         self._folder, self.most, self._start = folder, 0, anonymous()
         self.pages = 0  # of the most
         self._ended = threading.Event()

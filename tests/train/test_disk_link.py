@@ -14,7 +14,8 @@ import torch
 import graphweft as gw
 from graphweft._memory import lean_heap
 from graphweft.loader.link_groups import LinkGroupLoader, share_of
-from graphweft.train.link_task import dots
+from graphweft.train.link_metrics import hits_at, mrr
+from graphweft.train.link_task import MOST_SCORED, RANKED, STAGES, LinkTask, dots
 from graphweft.train.needs_by_running import grown_while
 from graphweft.train.stored_needs import link_outputs
 
@@ -189,16 +190,38 @@ def test_what_scoring_takes_is_counted(mode: str, ds: gw.Dataset, folder: Path) 
     batch: Any = trainer._batch
     held, beside = batch.counted if mode == "mini" else batch.evaluated_as().counted
     assert held >= 4 * h.numel()
-    src, times = batch.split.test[0], 20  # as of a store of so many times the edges: far above what a heap keeps free
-    sizes = {"num_nodes": ds.num_nodes, "num_edges": times * ds.num_edges, "bounds": batch.store.bounds}
-    store: Any = SimpleNamespace(edge_counts=times * batch.store.edge_counts, **sizes)
-    once, many = (link_outputs(trainer.model, of, whole=mode == "mini") for of in (batch.store, store))
+    src, times = batch.split.test[0], 10 if mode == "macro" else 20  # far above what a heap keeps free
+    store: Any = SimpleNamespace(num_nodes=ds.num_nodes, num_edges=times * ds.num_edges)
+    store.edge_counts = batch.store.edge_counts
     known = link_outputs(trainer.model, batch.store, mode == "mini", batch.split)  # of the edges that are held out
-    assert beside == max(known[1] - known[0], 0) and known[0] == once[0]
+    assert beside == max(known[1] - known[0], 0)
+    counted = link_outputs(trainer.model, store, whole=mode == "mini")[1] - h.nbytes
     lean_heap()  # as within a budget: what is freed does not stay
     taken, _ = grown_while(partial(batch._rank, "test", h, src.repeat(times), torch.zeros(times * len(src))))
-    assert taken > 16 * 100 * times * len(src)  # otherwise nothing was measured
-    assert taken <= many[1] - many[0] + (4 << 20) <= 1.5 * taken + (8 << 20)
+    pairs = 100 * min(times * len(src), MOST_SCORED)
+    if mode == "macro":  # one pass over the structure draws all of them
+        assert 8 * pairs < taken < counted < 1.5 * taken
+    else:
+        assert taken < counted < 8 * pairs
+
+
+@pytest.mark.parametrize("mode", ["macro", "mini"])
+def test_edges_are_ranked_as_all_at_once(mode: str, ds: gw.Dataset, folder: Path) -> None:
+    more: dict[str, Any] = {"macro": "parts:2/4"} if mode == "macro" else {}
+    trainer = _trainer(ds, gw.macro.Store(folder), mode=mode, **more)
+    h, batch = torch.randn(ds.num_nodes, 8), trainer._batch
+    assert isinstance(batch, LinkTask)
+    src, dst = batch.split.test
+    positive = dots(h, src, dst)
+    batch._rank("test", h, src, positive)
+    others = batch._negative.tails(src, 100, seed=0, stage=STAGES["test"])
+    among = (h[src][:, None] * h[others]).sum(2)
+    assert len(src) > RANKED // 100  # several times some
+    assert batch.details["test_mrr"] == pytest.approx(mrr(positive, among), abs=1e-6)
+    assert batch.details["test_hits"] == hits_at(10, positive, among)
+    ends = torch.stack(ds.graph.edges()).long()
+    edges = ends[0] * ds.num_nodes + ends[1]
+    assert not torch.isin(src[:, None] * ds.num_nodes + others, edges).any() and not (others == src[:, None]).any()
 
 
 def test_products_of_wide_rows_are_taken_some_at_a_time() -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import graphweft as gw
+from graphweft._budget import Budget
 from graphweft._memory import POOL
+from graphweft.train import stored_needs
+from graphweft.train.needs import Needs, RunBudget
 from graphweft.train.needs_by_running import grown_while
+from graphweft.train.part_inference import PartInference
 
 
 def _trainer(mode: str, folder: Path) -> gw.Trainer:
@@ -38,3 +44,55 @@ def test_a_table_that_holds_all_rows_counts_no_more(tmp_path: Path) -> None:
     assert needs is not None
     rows = 4 * store.num_nodes * store.num_features
     assert rows < needs.kept < 1.5 * rows + (3 << 20)  # of 200 MB
+
+
+@pytest.mark.parametrize("mode", ["macro", "mini"])
+def test_an_evaluation_has_no_gradients_beside_it(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = _trainer(mode, tmp_path)
+    batch, seen = trainer._batch, list[int]()
+
+    def gradients() -> int:
+        return sum(p.grad is not None for p in trainer.model.parameters())
+
+    outputs = PartInference.outputs
+    monkeypatch.setattr(PartInference, "outputs", lambda *given: seen.append(gradients()) or outputs(*given))
+    batch.step()
+    assert gradients()
+    batch.evaluate()
+    batch.step()
+    batch.logits()
+    assert seen == [0, 0]
+
+
+def test_pieces_that_are_read_are_those_of_the_tile_that_is_taken(tmp_path: Path) -> None:
+    """Not of the larger one that was tried before: what waits for the disk is as large."""
+    trainer = _trainer("macro", tmp_path)
+    batch: Any = trainer._batch
+    assert batch.ds.store.piece == max(1 << 18, batch.inference.tiles.tile // 4)
+
+
+def test_what_an_evaluation_compiles_leaves_less_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation that takes all that is left is tried again once it is known what it compiles."""
+    compiled, asked = [5 << 20, 9 << 20, 9 << 20], list[int]()
+
+    def needs(steps: Any, wanted: int, most: int, measured: int) -> int:
+        asked.append(most)
+        return max(most, 1 << 20)
+
+    monkeypatch.setattr(stored_needs, "evaluation_needs", needs)
+    monkeypatch.setattr(stored_needs, "_programs", lambda *given: compiled[len(asked) - 1])
+    steps = SimpleNamespace(evaluated_as=lambda: SimpleNamespace(inference=None))
+    budget: Any = object.__new__(RunBudget)
+    budget._budget = Budget(64 << 20, 0)
+    start = Needs(program=5 << 20, batches=1 << 20, step=2 << 20, trims=True)
+    found = stored_needs._evaluated(steps, budget, start, 0)
+    assert len(asked) == 1 and budget.fits(found)
+    compiled[0] = 9 << 20
+    asked.clear()
+    found = stored_needs._evaluated(steps, budget, start, 0)
+    assert len(asked) == 2 and 3 << 20 < asked[0] - asked[1] < 5 << 20
+    assert found.program == 9 << 20 and budget.fits(found)
+    compiled[1] = 20 << 20  # and more the second time
+    asked.clear()
+    found = stored_needs._evaluated(steps, budget, start, 0)
+    assert asked[2:] == [0] and found.evaluation == 1 << 20
