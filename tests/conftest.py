@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -25,6 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Of several workers (``-n``) each has one thread, which sleeps while it waits; tests of threads ask for theirs.
     """
     os.environ["PYTHONSAFEPATH"] = "1"
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell: children would not end
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # pytest listens to loggers that do not propagate, and torch would tell it, at length, of each thing that it traces.
     logging.getLogger("torch.__trace").propagate = True
     if getattr(config.option, "numprocesses", None):
