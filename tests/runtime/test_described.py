@@ -295,28 +295,26 @@ def test_the_cpu_s_kernels_are_one_way_to_run_the_nests(reduce: str, monkeypatch
     assert all(torch.equal(found[name], kernels[name]) for name in kernels) and len(kernels) == 2
 
 
-@needs_compiler
-@pytest.mark.parametrize("name", [*MODELS, "cgat"])
-def test_models_run_without_the_cpu_s_kernels_over_edges(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, x, model = random_graph(0), features(), make(name)
+def _same_without_kernels(monkeypatch: pytest.MonkeyPatch, graph: gw.Graph, x: Tensor, model: nn.Module) -> None:
     with gw.config(opt_level=0):
         expected = _step(model, graph, x.double())
     for op in KERNELS:
         monkeypatch.setitem(interpret._MEANING, op, _refuse)
     with gw.config(disabled_kernels=FUSED, certify=False):
         _close(_step(model, graph, x), expected)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", [*MODELS, "cgat"])
+def test_models_run_without_the_cpu_s_kernels_over_edges(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _same_without_kernels(monkeypatch, random_graph(0), features(), make(name))
 
 
 @needs_compiler
 @pytest.mark.parametrize("name", TYPED)
 def test_typed_models_run_without_the_cpu_s_kernels_over_edges(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, x, model = _typed(name, "academic")
-    with gw.config(opt_level=0):
-        expected = _step(model, graph, x.double())
-    for op in KERNELS:
-        monkeypatch.setitem(interpret._MEANING, op, _refuse)
-    with gw.config(disabled_kernels=FUSED, certify=False):
-        _close(_step(model, graph, x), expected)
+    _same_without_kernels(monkeypatch, graph, x, model)
 
 
 @needs_compiler
