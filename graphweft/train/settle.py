@@ -99,6 +99,7 @@ def is_measured_first(
 
 
 def _may_settle(model: CompiledModule) -> bool:
+    """Whether costs are still to decide how ``model`` is computed."""
     return model.function.cost_model is None and _config.current().opt_level >= 2 and not model.runs_apart()
 
 

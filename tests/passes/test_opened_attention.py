@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from ir.programs import Writer, random_inputs
@@ -64,8 +66,7 @@ def test_what_gradients_read_is_the_same() -> None:
 
 def _walks(program: Program) -> list[EdgeWalk]:
     phase = dict.fromkeys(program.values, FORWARD)
-    rest = lambda known: group_values(program, known, phase, fuse=False)  # noqa: E731
-    groups = cover_edges(program, set(), phase, rest, alone=True)
+    groups = cover_edges(program, set(), phase, partial(group_values, program, phase=phase, fuse=False), alone=True)
     assert not any(_at_edges(group.result) for group in groups if not isinstance(group, EdgeWalk))
     return [group for group in groups if isinstance(group, EdgeWalk)]
 
