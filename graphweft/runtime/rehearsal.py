@@ -302,7 +302,8 @@ def taken_by_epochs(
                 _take_back(pool, regions)
         if between is not None:
             if not epoch:
-                pool.apart()
+                if workers:
+                    pool.apart()
                 staying = _made_once(between, pool)
             _take_back(pool, _run_beside(between, pool))
     return Taken(pool.most - staying, pool.mapped - before[0], pool.returned - before[1])

@@ -3,6 +3,7 @@
 // not defined, as in programs, which have memory of their own, buffers are the C++ library's.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -53,7 +54,7 @@ class buffer_store {
       munmap(unfit, unfit->bytes);
       unfit = next;
     }
-    void* const made = mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* const made = mmap(apart(wanted), wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (made == MAP_FAILED) throw std::bad_alloc();
     bytes = wanted;
     return made;
@@ -72,8 +73,15 @@ class buffer_store {
     size_t bytes;
   };
 
+  // Where the next block should begin: far from the mappings of tensors, which merge where they touch.
+  void* apart(size_t bytes) {
+    if constexpr (sizeof(void*) < 8) return nullptr;
+    return reinterpret_cast<void*>(next_.fetch_add(bytes, std::memory_order_relaxed));
+  }
+
   std::mutex busy_;
   block* free_ = nullptr;
+  std::atomic<uintptr_t> next_{uintptr_t(uint64_t{1} << 45)};
 };
 #endif
 
