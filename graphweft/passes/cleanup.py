@@ -7,6 +7,7 @@ holds what its outputs reach). Called between all other passes.
 from __future__ import annotations
 
 from itertools import pairwise
+from math import prod
 
 from graphweft.ir.ops import Op
 from graphweft.ir.pattern import rewrite
@@ -40,6 +41,8 @@ def _simplify(b: Builder, v: Value) -> Value | None:
         return first
     if v.op is Op.ADD and v.tensor.rows is None:
         return _joined_parts(b, v)
+    if v.op is Op.ADD and len(v.tensor.dims) > 1:
+        return _with_flat_rows(b, v)
     return _simplify_dims(b, v, first)
 
 
@@ -64,6 +67,18 @@ def _joined_parts(b: Builder, v: Value) -> Value | None:
     if not fills or any(part["axis"] != axis for part in parts):
         return None
     return b.add(Op.CAT, *(part.inputs[0] for part in parts), axis=axis)
+
+
+def _with_flat_rows(b: Builder, v: Value) -> Value | None:
+    """Rows by head, to which rows padded by zeros are added: flat, as kernels read them, then without the zeros."""
+    for padded, other in (v.inputs, v.inputs[::-1]):
+        if padded.op is Op.PAD_ROWS and other is not padded:
+            flat = (prod(v.tensor.dims),)
+            graph, rows = padded.inputs
+            rows = b.add(Op.PAD_ROWS, graph, b.add(Op.RESHAPE, rows, dims=flat))
+            made = b.add(Op.ADD, b.add(Op.RESHAPE, other, dims=flat), rows)
+            return b.add(Op.RESHAPE, made, dims=v.tensor.dims)
+    return None
 
 
 def _simplify_dims(b: Builder, v: Value, first: Value) -> Value | None:

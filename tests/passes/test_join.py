@@ -11,7 +11,7 @@ from zoo import random_edges
 
 from graphweft._config import config
 from graphweft.graph.graph import Graph
-from graphweft.nn import GCN, SAGE
+from graphweft.nn import GAT, GCN, SAGE
 from graphweft.nn.stack import Stack
 from graphweft.runtime.compile import Standing
 from graphweft.runtime.plan import Plan
@@ -73,3 +73,12 @@ def test_an_aggregation_over_a_whole_graph_stays_a_call_of_its_own() -> None:
     plan = model.function.compile(model.arguments(graph, x), Standing(("x",)))
     assert any(label.startswith("matmul of rows and rows") for label in labels(plan))
     assert any(label.startswith("spmm") for label in labels(plan))
+
+
+def test_rows_by_head_are_added_without_their_zeros() -> None:
+    """Own rows of a block reach the gradient of all rows by a kernel that reads them as they are."""
+    plan = batch_plan(GAT(16, 32, 4, num_layers=2, heads=4))
+    kernels = [call.kernel for call in plan.backward]
+    assert "pad_rows" not in kernels
+    assert sum(bool(call.get("short_addend")) for call in plan.backward) == 2
+    assert not any(call.kernel == "add" and call.value.tensor.rows for call in plan.backward)
