@@ -56,6 +56,7 @@ _DRAWN_BATCHES, _EPOCHS = 6, 2
 _PARTS = (64, 8)  # of the seeds of a batch, which are trained on before all of them
 _WORSE = 1.2  # times what a part tells of more seeds, for which there has to be room before they are trained on
 _UNLIKE = 2.5  # times what sizes say of a batch: forms of blocks, what passes while it is made, unlike draws
+_UNKNOWN, _GROWN = 2, 2  # of a tile of which part was drawn: pages for ends of mappings; times what a sampler doubles
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 
 
@@ -319,7 +320,8 @@ def _tried_tile(mini: BatchSteps, model: Stack, ids: Tensor, times: float = 1.0)
             layers = [_tile(mini, model, index, block, noted, times) for index in range(len(model.layers))]
     finally:
         model.train(training)
-    return taken_by_tiles(layers) + int(times * small)
+    unknown = _UNKNOWN * POOL.page + int(_GROWN * times * small) if times > 1 else small
+    return taken_by_tiles(layers) + unknown
 
 
 def _tile(
