@@ -234,7 +234,7 @@ def _assignment(
     if chosen == "auto":
         chosen = "multilevel" if fits or left >= _LEAST_ROWS else "hash"
     if chosen == "multilevel" and not fits and left < _LEAST_ROWS:
-        least = shown_bytes(budget - left + _LEAST_ROWS)
+        least = shown_bytes(budget + (_LEAST_ROWS - left) * 4 // 3)
         raise ConfigError(f"memory: expected at least {least} for method multilevel, got {shown_bytes(budget)}")
     if chosen in METHODS and chosen != "multilevel" and not fits:
         raise ConfigError(
@@ -266,7 +266,7 @@ def _assignment(
 def _left_for_rows(source: StoreInput, parts: int, budget: int) -> int:
     """Bytes that are left for sorting where rows are read from a file."""
     held = multilevel_bytes(source.num_nodes, parts, source.labels.num_classes) + _ROW_BYTES * source.num_nodes
-    return (budget - held - source.resident) * 3 // 4
+    return (budget - _PROGRAM - held - source.resident) * 3 // 4
 
 
 def _from_rows(
@@ -317,7 +317,8 @@ def _fits(source: StoreInput, budget: int) -> bool:
         return True
     if source.num_edges is None:
         return False
-    return _GRAPH_BYTES[0] * source.num_nodes + _GRAPH_BYTES[1] * source.num_edges < budget
+    taken = _GRAPH_BYTES[0] * source.num_nodes + _GRAPH_BYTES[1] * source.num_edges
+    return taken + source.resident + _PROGRAM < budget
 
 
 def _graph_of(source: StoreInput) -> Graph:
