@@ -441,7 +441,8 @@ def _drawn(steps: Any) -> Drawn:
     batch = loader.with_own_rows(made)
     POOL.trim()
     step, lent, _ = _grown_beside_others(functools.partial(steps.gradients, batch))
-    found = Drawn(held, max(most - held, 0), step, lent, batch_bytes(made), rows)
+    told = batch_bytes(made)  # what making has freed of others' may hide what is held
+    found = Drawn(max(held, told), max(most - held, 0), step, lent, told, rows)
     del made, batch
     POOL.trim()
     return found
@@ -453,7 +454,12 @@ def _held_bytes() -> int:
 
 
 def _in_pages(step: int, lent: int) -> int:
-    """The most of a step, with the pool's last page as a whole."""
+    """The most of a step, with the pool's last page as a whole.
+
+    Example:
+        >>> [_in_pages(step, lent) >> 10 for step, lent in ((1 << 20, 0), (3 << 20, 2_000_000), (3 << 20, 1_900_000))]
+        [1075, 5270, 3325]
+    """
     return int(_SWING * step) + -int(_SWING * lent) % POOL.page
 
 
