@@ -87,6 +87,8 @@ OPTIONAL_IMPORTS = {
     "pyarrow": "writes Parquet, an extra",
     "triton": "compiles kernels for CUDA devices, which few machines have",
     "matplotlib": "half a second to import, used once per run",
+    "requests": "megabytes that a small budget for preparing has no room for, used where a named set is fetched",
+    "urllib3": "comes with requests",
 }
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60

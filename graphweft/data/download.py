@@ -16,13 +16,15 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 import filelock
-import requests
-import urllib3
 
 from graphweft._errors import DataError, DownloadError
 from graphweft.data.readers.files import one_line, show
+
+if TYPE_CHECKING:
+    import requests
 
 Progress = Callable[[str, int, int | None], None]
 _CHUNK = 1 << 18
@@ -109,6 +111,8 @@ class _Job:
 
 def _fetch_locked(job: _Job, pause: float) -> None:
     """Tries until the file is whole; a second wrong checksum, or no connection twice, ends it."""
+    import requests
+
     reason, mismatches, unreached = "", 0, 0
     for attempt in range(_TRIES):
         if attempt:
@@ -139,6 +143,8 @@ def _fetch_locked(job: _Job, pause: float) -> None:
 
 
 def _reason(error: Exception) -> str:
+    import requests
+
     text = str(error)
     for known in ("Name or service not known", "Temporary failure in name resolution", "Failed to resolve"):
         if known in text:
@@ -150,6 +156,8 @@ def _reason(error: Exception) -> str:
 
 def _transfer(job: _Job) -> None:
     """One request, from where the last one stopped if the server can and the file there is still the same."""
+    import requests
+
     have, validator = _resume_point(job)
     headers = {"Accept-Encoding": "identity"}
     if have:
@@ -219,6 +227,8 @@ def _write(job: _Job, response: requests.Response, have: int, total: int | None)
 
 def _chunks(response: requests.Response) -> Iterator[bytes]:
     """The body as it comes; a lost connection is an end that another try may move."""
+    import urllib3
+
     try:
         yield from response.raw.stream(_CHUNK, decode_content=False)
     except (urllib3.exceptions.HTTPError, OSError) as error:

@@ -6,6 +6,7 @@ read back from sorted runs in one file. Called by :mod:`graphweft.data.store_bui
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from itertools import accumulate
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 from graphweft.data.edge_deal import dealt
 from graphweft.data.store_input import Edges, check_ends
 from graphweft.data.store_writes import Behind, opened, settle, write_all
-from graphweft.storage.block_io import array_bytes, forget_pages, read_bytes
+from graphweft.storage.block_io import array_bytes, expect_no_more, forget_pages, read_bytes
 
 _EDGE_BYTES = 72  # of a chunk's edge at its peak: ends as read and as int64, pairs, and those that are being written
+_CUT = 8  # bytes of where a part begins in a run
 
 
 class EdgeRuns:
@@ -62,6 +64,11 @@ class EdgeRuns:
         return self.width * self.num_edges
 
     @property
+    def resident(self) -> int:
+        """Bytes of memory: where parts begin in every run."""
+        return _CUT * (self.parts + 1) * len(self.cuts)
+
+    @property
     def num_edges(self) -> int:
         """Edges of all runs."""
         return int(self.cuts[-1][-1]) if self.cuts else 0
@@ -86,6 +93,7 @@ class EdgeRuns:
         """
         width, filled = self.width, 0
         handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        expect_no_more(handle)  # a run is read at the place of one part, and there are many
         try:
             for cut in self.cuts:
                 for first in range(int(cut[part]), int(cut[part + 1]), most):
@@ -114,6 +122,7 @@ def sort_edges(
     done: Callable[[int], None],
     columns: tuple[str, ...] = (),
     relations: int = 0,
+    total: int | None = None,
     dtype: np.dtype[np.signedinteger] | None = None,
 ) -> EdgeRuns:
     """Writes all edges as sorted runs.
@@ -129,6 +138,7 @@ def sort_edges(
         done: Told how many edges were read.
         columns: What is kept of an edge beside its ends: "relation", "weight".
         relations: Their number.
+        total: Edges, where that is known: what they are given in runs shares the memory with where these are cut.
         dtype: Of ids; that of ``new_id``.
 
     Raises: DataError for ids out of range, or a disk that is full.
@@ -136,7 +146,7 @@ def sort_edges(
     kind = new_id.dtype if new_id is not None else dtype
     assert kind is not None  # one of them is given
     runs = EdgeRuns(path, parts, kind, [], columns)
-    most = max(memory // (_EDGE_BYTES + 2 * kind.itemsize * len(columns)), 1024)
+    most = max(_edges_of_run(memory, parts, total or 0, _EDGE_BYTES + 2 * kind.itemsize * len(columns)), 1024)
     written = 0
     of_relation = np.zeros(relations, np.int64)
 
@@ -162,6 +172,26 @@ def sort_edges(
             del pairs
     runs.of_relation = of_relation.tolist()
     return runs
+
+
+def _edges_of_run(memory: int, parts: int, total: int, width: int) -> int:
+    """As many edges at a time as there is memory for, with the cuts of all runs; the fewest bytes where there is none.
+
+    ``x`` edges take ``width * x`` bytes, and the cuts ``cuts / x``.
+    """
+    cuts = _CUT * (parts + 1) * total
+    left = memory * memory - 4 * width * cuts
+    return (memory + math.isqrt(left)) // (2 * width) if left > 0 else math.isqrt(cuts // width)
+
+
+def least_to_sort(parts: int, total: int) -> int:
+    """Bytes that sorting so many edges without columns takes at the least.
+
+    Example:
+        >>> least_to_sort(64, 10_000), least_to_sort(64, 1_000_000_000)
+        (38698, 12237646)
+    """
+    return 2 * math.isqrt(_EDGE_BYTES * _CUT * (parts + 1) * total)
 
 
 def _with_columns(

@@ -39,7 +39,7 @@ _TEXT = (".csv", ".tsv", ".txt", ".edges")
 _VALUES = frozenset(f"{name}.npy" for name in ("edge_weight", "edge_attr", "edge_features", "edge_time"))
 _SHORTEST = 4  # bytes of the shortest line with an edge
 _LONGEST = 1 << 16  # bytes of a first line
-_SCANNED = 1 << 22  # entries of a scan
+_SCANNED = 1 << 15  # labels at a time: with what a random split of them takes, a megabyte
 _SHARES = (0.6, 0.8)  # training, and training with validation, where no split is given
 
 

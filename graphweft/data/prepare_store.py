@@ -26,6 +26,7 @@ from graphweft._checks import as_integer
 from graphweft._errors import ConfigError, DataError
 from graphweft._memory import POOL, lean_heap
 from graphweft.data.dataset import Dataset
+from graphweft.data.edge_runs import least_to_sort
 from graphweft.data.graph_files import FilesInput, GraphFiles
 from graphweft.data.load import load
 from graphweft.data.store_build import KEY, Build, Told, build_bytes, finish, part_dtype
@@ -49,8 +50,8 @@ _PROGRAM = 7 << 20
 _GRAPH_BYTES = (112, 104)  # bytes of a node and an edge while a graph is made of files and partitioned
 _ROW_BYTES = 16  # of a node while rows are read from a file: offset and label
 _LEAST_ROWS = 64 << 20  # bytes to sort rows and to keep the graph between clusters with
-_VERSION = 3
-_PIECE = 1 << 18
+_VERSION = 4
+_PIECE = 1 << 15  # nodes at a time: with what their hashes are made of, a megabyte
 
 
 def prepare_store(
@@ -113,10 +114,10 @@ def prepare_store(
     source = _input(data, root, seed)
     count = _checked_parts(parts, source.num_nodes)
     held = build_bytes(source.num_nodes, count) + source.resident
-    if budget < held + _LEAST_WORK:
+    least = held + max(_LEAST_WORK, _PROGRAM + least_to_sort(count, source.num_edges or 0) * 4 // 3)
+    if budget < least:
         raise ConfigError(
-            f"memory: expected at least {shown_bytes(held + _LEAST_WORK)} for {source.num_nodes:,} nodes, "
-            f"got {shown_bytes(budget)}"
+            f"memory: expected at least {shown_bytes(least)} for {source.num_nodes:,} nodes, got {shown_bytes(budget)}"
         )
     given = None if part is None else _given_part(part, count, source.num_nodes)
     labels = source.labels
@@ -234,7 +235,7 @@ def _assignment(
     if chosen == "auto":
         chosen = "multilevel" if fits or left >= _LEAST_ROWS else "hash"
     if chosen == "multilevel" and not fits and left < _LEAST_ROWS:
-        least = shown_bytes(budget - left + _LEAST_ROWS)
+        least = shown_bytes(budget + (_LEAST_ROWS - left) * 4 // 3)
         raise ConfigError(f"memory: expected at least {least} for method multilevel, got {shown_bytes(budget)}")
     if chosen in METHODS and chosen != "multilevel" and not fits:
         raise ConfigError(
@@ -266,7 +267,7 @@ def _assignment(
 def _left_for_rows(source: StoreInput, parts: int, budget: int) -> int:
     """Bytes that are left for sorting where rows are read from a file."""
     held = multilevel_bytes(source.num_nodes, parts, source.labels.num_classes) + _ROW_BYTES * source.num_nodes
-    return (budget - held - source.resident) * 3 // 4
+    return (budget - _PROGRAM - held - source.resident) * 3 // 4
 
 
 def _from_rows(
@@ -317,7 +318,8 @@ def _fits(source: StoreInput, budget: int) -> bool:
         return True
     if source.num_edges is None:
         return False
-    return _GRAPH_BYTES[0] * source.num_nodes + _GRAPH_BYTES[1] * source.num_edges < budget
+    taken = _GRAPH_BYTES[0] * source.num_nodes + _GRAPH_BYTES[1] * source.num_edges
+    return taken + source.resident + _PROGRAM < budget
 
 
 def _graph_of(source: StoreInput) -> Graph:

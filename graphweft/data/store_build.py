@@ -55,10 +55,11 @@ from graphweft.storage.store_format import (
 Told = Callable[[str, int, int | None], None]
 
 KEY = "key.json"  # what a build is made of, in its temporary folder
-_STATE, _RUNS = "build.json", "edges.runs"
+_STATE, _RUNS, _CUTS = "build.json", "edges.runs", "edges.cuts"
 _PAGES = 8  # a share of the memory: pages of what was written
 _OFFSETS = 16  # bytes of a node of a part while its edges are counted: the sum so far, and what a range adds
 _SORTED_EDGE = 40  # bytes of an edge while a range of rows is sorted: pairs as read, those of the range, columns
+_COUNTED = 1 << 15  # parts of nodes at a time
 _WRITERS = 4  # threads that write rows to parts and add up their checksums, at most
 _WEIGHTED_EDGE = 80  # where weights are sorted along, and an order by which
 _LARGEST_KEY = 1 << 62
@@ -133,7 +134,7 @@ class Build:
             if found is not None:
                 return found
         zeros = {name: [0] * self.parts for name in (*self._row_blocks(), *SPLIT_BITS)}
-        return {"rows": 0, "cuts": None, **zeros}
+        return {"rows": 0, "runs": None, **zeros}
 
     def _row_blocks(self) -> list[str]:
         """Names of the blocks with a row for a node."""
@@ -247,8 +248,8 @@ class Build:
         """The edges by part, from an earlier try where it got so far."""
         path = self.folder / _RUNS
         kind = np.dtype(self.shape.index_dtype)
-        if self.state["cuts"] is not None and path.is_file():
-            cuts = [np.array(cut, np.int64) for cut in self.state["cuts"]]
+        cuts = self._kept_cuts()
+        if cuts is not None and path.is_file():
             found = EdgeRuns(path, self.parts, kind, cuts, self._columns_of_runs(), self.state.get("relations"))
             if path.stat().st_size == found.nbytes:
                 return found
@@ -259,11 +260,28 @@ class Build:
             self.told("sorting edges", count, total)
 
         given = (self.source.name, self.source.edges, self.part, new_id, self.parts, path, self.memory, done)
-        runs = sort_edges(*given, self._columns_of_runs(), self.shape.num_relations)
-        self.state["cuts"] = [cut.tolist() for cut in runs.cuts]
+        runs = sort_edges(*given, self._columns_of_runs(), self.shape.num_relations, total)
+        self._keep_cuts(runs)
         self.state["relations"] = runs.of_relation
         write_json(self.folder / _STATE, self.state)
         return runs
+
+    def _keep_cuts(self, runs: EdgeRuns) -> None:
+        """Where parts begin in every run, run after run: as numbers of a text they would be several times as large."""
+        path = self.folder / _CUTS
+        with opened(path, fresh=True) as handle:
+            for place, cut in enumerate(runs.cuts):
+                write_all(handle, path, cut, place * cut.nbytes)
+            settle(handle, path)
+        self.state["runs"] = len(runs.cuts)
+
+    def _kept_cuts(self) -> list[NDArray[np.int64]] | None:
+        """Those of an earlier try; None where it did not get so far, or a crash of the machine left half of them."""
+        runs, path = self.state["runs"], self.folder / _CUTS
+        if runs is None or not path.is_file():
+            return None
+        found = np.fromfile(path, np.int64)
+        return list(found.reshape(runs, self.parts + 1)) if len(found) == runs * (self.parts + 1) else None
 
     def _columns_of_runs(self) -> tuple[str, ...]:
         """What a run has of an edge beside its ends."""
@@ -287,7 +305,7 @@ class Build:
         """
         nodes, start, edges = int(self.sizes[number]), int(self.bounds[number]), runs.count(number)
         blocks = {block.name: block for block in self._layout(number, edges)}
-        most = max(self.memory // (_WEIGHTED_EDGE if runs.columns else _SORTED_EDGE), 1024)
+        most = max((self.memory - runs.resident) // (_WEIGHTED_EDGE if runs.columns else _SORTED_EDGE), 1024)
         if edges <= most // 2 and not runs.columns:  # half: another part is being written
             offsets, indices = compressed(runs.whole(number), start, nodes)
             writing.begin(self._put_structure, number, edges, offsets, indices)
@@ -427,6 +445,6 @@ def _counts_of_types(part: NDArray[np.integer], parts: int, starts: list[int]) -
 def _counts(part: NDArray[np.integer], parts: int) -> NDArray[np.int64]:
     """Nodes of each part, counted in pieces since the count makes wide copies."""
     found = np.zeros(parts, np.int64)
-    for first in range(0, len(part), 1 << 18):
-        found += np.bincount(part[first : first + (1 << 18)], minlength=parts)
+    for first in range(0, len(part), _COUNTED):
+        found += np.bincount(part[first : first + _COUNTED], minlength=parts)
     return found

@@ -23,8 +23,9 @@ from graphweft.data.edge_runs import sort_edges
 from graphweft.data.store_input import Edges, StoreInput
 from graphweft.data.store_writes import Behind, opened, settle, write_all
 from graphweft.graph.adjacency import Adjacency
-from graphweft.storage.block_io import array_bytes, forget_pages, read_bytes
+from graphweft.storage.block_io import array_bytes, expect_no_more, forget_pages, read_bytes
 
+_PIECE = 1 << 15  # nodes that are given buckets at a time
 _EDGE_BYTES = 40  # of an entry of a bucket at its peak: pair as read, column, place; column that is being written
 _ROW_BYTES = 32  # of an entry while a piece is worked on: two columns, and the entries between clusters with their keys
 
@@ -63,6 +64,7 @@ class StoredRows:
         """
         nodes = self.num_nodes
         handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        expect_no_more(handle)
         try:
             with ThreadPoolExecutor(1, "graphweft-rows", become_worker) as reading:
                 first, end = 0, self._end(0)
@@ -102,8 +104,8 @@ def sorted_rows(source: StoreInput, folder: Path, memory: int, done: Callable[[i
     nodes, count = source.num_nodes, (1 if source.both_ways else 2) * (source.num_edges or 0)
     buckets = int(min(max(4 * count * _EDGE_BYTES // max(memory, 1), 1), 1 << 16, max(nodes, 1)))
     bucket: NDArray[np.unsignedinteger] = np.empty(nodes, np.uint8 if buckets <= 1 << 8 else np.uint16)
-    for first in range(0, nodes, 1 << 18):
-        ids = np.arange(first, min(first + (1 << 18), nodes))
+    for first in range(0, nodes, _PIECE):
+        ids = np.arange(first, min(first + _PIECE, nodes))
         bucket[first : first + len(ids)] = ids * buckets // nodes
     starts = np.searchsorted(bucket, np.arange(buckets + 1))
 
@@ -114,7 +116,8 @@ def sorted_rows(source: StoreInput, folder: Path, memory: int, done: Callable[[i
                 yield Edges(edges.dst, edges.src)
 
     runs_file, path, kind = folder / "rows.runs", folder / "rows.sorted", np.dtype(np.int32)
-    runs = sort_edges(source.name, both, bucket, None, buckets, runs_file, memory, done, dtype=kind)
+    given = (source.name, both, bucket, None, buckets, runs_file, memory, done)
+    runs = sort_edges(*given, total=count, dtype=kind)
     del bucket
     indptr = np.zeros(nodes + 1, np.int64)
     written = 0

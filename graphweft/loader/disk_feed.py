@@ -37,7 +37,7 @@ def drawing_threads() -> int:
 
 
 def batches_known(memory: int, capacity: int, size: int, rows: int, length: int) -> int:
-    """The most batches that are there at once: known ahead, drawn beyond, and those whose rows are in use.
+    """The most batches that are there at once, beside those that threads draw: known ahead, and with rows in use.
 
     Args:
         memory: Bytes for batches that were drawn ahead.
@@ -47,12 +47,12 @@ def batches_known(memory: int, capacity: int, size: int, rows: int, length: int)
         length: Batches of an epoch.
 
     Example:
-        >>> [batches_known(1 << 20, 1000, *sizes, 40) - drawing_threads() for sizes in ((1 << 17, 100), (1, 900))]
+        >>> [batches_known(1 << 20, 1000, *sizes, 40) for sizes in ((1 << 17, 100), (1, 900))]
         [11, 5]
     """
     known = min(memory // max(size, 1) + 1, _USES * capacity // max(rows, 1) + 1, length)
     in_use = min(max(capacity // TOGETHER // max(rows, 1), 1), length)
-    return known + in_use + drawing_threads()
+    return known + in_use
 
 
 @dataclass

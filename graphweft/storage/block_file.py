@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import DataError
-from graphweft.storage.block_io import REQUEST, ReadCounts, aligned_empty, bytes_of, forget_pages
+from graphweft.storage.block_io import REQUEST, ReadCounts, aligned_empty, bytes_of, expect_no_more, forget_pages
 from graphweft.storage.requests import SECTOR
 
 _PIECE = 4 << 20  # bytes that go through a buffer at a time where memory is not aligned
@@ -57,7 +57,7 @@ class BlockFile:
             self.direct, self._handle = False, os.open(path, flags)
         self.size = os.fstat(self._handle).st_size
         if not self.direct:
-            self._expect_no_more()
+            expect_no_more(self._handle)
 
     def __enter__(self) -> BlockFile:
         return self
@@ -131,17 +131,11 @@ class BlockFile:
             if self.direct and done < least and done % SECTOR:  # what follows begins inside of a sector
                 self._go_through_cache()
         if not self.direct and done:  # what is in our memory needs no second copy
-            first, end = offset // SECTOR * SECTOR, -(-(offset + done) // SECTOR) * SECTOR
-            forget_pages(self._handle, first, end - first)
+            forget_pages(self._handle, offset, done)
 
     def _go_through_cache(self) -> None:
         """Ordinary reads from now on."""
         flags = fcntl.fcntl(self._handle, fcntl.F_GETFL)
         fcntl.fcntl(self._handle, fcntl.F_SETFL, flags & ~os.O_DIRECT)
         self.direct = False
-        self._expect_no_more()
-
-    def _expect_no_more(self) -> None:
-        """The system reads nothing beyond what is asked for."""
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_RANDOM)
+        expect_no_more(self._handle)

@@ -98,9 +98,17 @@ def check_crc(path: Path, name: str, offset: int, stated: int, found: int) -> No
 
 
 def forget_pages(handle: int, offset: int = 0, length: int = 0) -> None:
-    """Lets the system drop its copy of a clean range of the file; ``length`` 0: to the end."""
+    """Lets the system drop its copy of a clean range of the file, whole pages of it; ``length`` 0: to the end."""
     if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(handle, offset, length, os.POSIX_FADV_DONTNEED)
+        first = offset // mmap.PAGESIZE * mmap.PAGESIZE  # the system keeps pages that a range begins or ends inside of
+        end = -(-(offset + length) // mmap.PAGESIZE) * mmap.PAGESIZE
+        os.posix_fadvise(handle, first, end - first if length else 0, os.POSIX_FADV_DONTNEED)
+
+
+def expect_no_more(handle: int) -> None:
+    """The system reads nothing beyond what is asked for, which may be megabytes after each of many places."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
 
 
 def mapped(path: Path, dtype: torch.dtype, shape: tuple[int, ...], offset: int, at_random: bool = False) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_STEP = 1 << 18
+_STEP = 1 << 15  # things at a time: with orders and ranks of these, a megabyte
 
 
 def numbered_by_group(

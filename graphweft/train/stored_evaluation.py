@@ -131,7 +131,8 @@ def _in_memory(steps: Any, held: int, wanted: int, most: int) -> int:
     tile = max(min(max(wanted, all_kept if kept else 0) - kept, whole), LEAST_WITHIN * max(costs))
     inference.tiles = Tiles(tile, kept + (_REAL * ds.num_nodes * widths[-1] if kept else 0))
     ds.store.piece = _piece_of(tile)
-    return _run_bytes(steps) if whole <= _MOST_RUN else held + kept + tile
+    waiting = 0 if kept else ds.store.piece  # pages that nobody's memory has
+    return waiting + (_run_bytes(steps) if whole <= _MOST_RUN else held + kept + tile)
 
 
 class TriedTile(NamedTuple):

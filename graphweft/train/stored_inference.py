@@ -88,13 +88,14 @@ class StoredInference:
             if found is None:
                 held = 0 if under is None else under.nbytes
                 found = self._tiles.rows(self._scratch, nodes, part.shape[1], held)
-            found.rows[first:stop] = part
-            found.let_go()
+            found.put(first, part, self._store.piece)  # a wait for the disk a tile would take most of the time
             if under is not None:
                 under.let_go()
             if self._tiles.kept is not None:  # gaps of the heap that no other tile fits would add up
                 trim_heap()
             first = stop
+        if found is not None:
+            found.let_go()
         return HiddenRows(torch.empty(0, self.model.out_features)) if found is None else found
 
     def _rows(self, ids: Tensor, below: Tensor | None) -> Rows:

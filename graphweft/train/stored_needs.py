@@ -49,7 +49,6 @@ _SWING = 1.05  # batches differ in size
 _ROWS = 1.15  # and so do their rows, of which a table has to hold all
 # threads that read and prepare, with their stacks and what their heaps keep of small blocks: 0.2 to 0.5 MB each
 _THREADS = 1 << 20
-_PAGES = 1 << 20  # of the pool, beyond what one step has touched of its last page
 _SEED_BYTES = 48  # of a seed: orders of two epochs, places and numbers of its group
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 _PROGRAMS = 4 << 20  # what programs, their modules and the heap take, before it is known
@@ -81,7 +80,9 @@ class Rehearsed:
         held: Of a batch that is ready.
         making: Of what passes while it is made.
         step: The most while it is trained on, beside it.
+        lent: Of these, what the pool lends.
         both: The most while it is made and trained on, by one thread.
+        both_lent: Of these, what the pool lends.
         evaluation: The most that a pass over one group takes, of a model that is no stack of layers.
     """
 
@@ -91,7 +92,9 @@ class Rehearsed:
     held: int
     making: int
     step: int
+    lent: int
     both: int
+    both_lent: int
     evaluation: int = 0
 
 
@@ -245,14 +248,14 @@ def _by_way(loader: GroupLoader, base: Needs, found: Rehearsed, scale: float) ->
     ways, most_ahead = {}, loader.most_batches()  # none is prepared beyond its group
     for way in loader.tried:
         if way.workers == 0:
-            step = max(int(_SWING * found.both), before, reading if apart else 0)
+            step = max(_in_pages(found.both, found.both_lent), before, reading if apart else 0)
             ways[way] = replace(base, batches=groups, step=step)
             continue
         ready, made = min(way.ahead + 1, most_ahead), min(way.workers, most_ahead)
         # a thread's own heap keeps what passed while it made a batch, which the next one takes again
         batches = int(_SWING * (ready * found.held + made * found.making))
         batches += reading if apart else 0
-        step = max(int(_SWING * found.step) + _PAGES, before - batches)
+        step = max(_in_pages(found.step, found.lent), before - batches)
         ways[way] = replace(base, batches=groups + batches, step=step)
     return ways
 
@@ -357,7 +360,7 @@ def rows_within(steps: Any, budget: RunBudget) -> RowRooms:
     base = _base(steps, budget)
     base = replace(base, program=_row_programs(steps, budget), structure=steps.pooled(budget.pooled))
     batches = _ahead(found.held, found.making, drawing_threads() if pieces else steps.loader.disk_workers)
-    step = int(_SWING * found.step) + _PAGES
+    step = _in_pages(found.step, found.lent)
     at_least = least_memory(store, nodes, int(_ROWS * found.rows))
     # batches are drawn ahead by what they are thought to have
     share = (AHEAD - 1 + max(1.0, found.held / max(found.told, 1))) / AHEAD
@@ -407,11 +410,21 @@ def _beside_rows(steps: Any, budget: RunBudget, needs: Needs, at_least: int, sha
 
 
 class Drawn(NamedTuple):
-    """The memory of one batch: as it was drawn, what passed meanwhile, the step on it, as it is told, and its rows."""
+    """The memory of one batch.
+
+    Attributes:
+        held: Of a batch that was drawn.
+        making: Of what passed meanwhile.
+        step: The most while it is trained on, beside it.
+        lent: Of these, what the pool lends.
+        told: What a feed thinks of it.
+        rows: That it reads, not bytes.
+    """
 
     held: int
     making: int
     step: int
+    lent: int
     told: int
     rows: int
 
@@ -422,14 +435,14 @@ def _drawn(steps: Any) -> Drawn:
     POOL.trim()
     places = torch.arange(min(loader.batch_size, loader.num_items))
     before = _held_bytes()
-    most, made = _grown_beside_others(functools.partial(loader.make, places, 0))
+    most, _, made = _grown_beside_others(functools.partial(loader.make, places, 0))
     held = max(_held_bytes() - before, 0)
     rows = len(torch.unique(loader.nodes_read(made)))
     batch = loader.with_own_rows(made)
     POOL.trim()
-    step, _ = grown_while(functools.partial(steps.gradients, batch))
-    told = batch_bytes(made)
-    found = Drawn(max(held, told), max(most - held, 0), step, told, rows)
+    step, lent, _ = _grown_beside_others(functools.partial(steps.gradients, batch))
+    told = batch_bytes(made)  # what making has freed of others' may hide what is held
+    found = Drawn(max(held, told), max(most - held, 0), step, lent, told, rows)
     del made, batch
     POOL.trim()
     return found
@@ -440,13 +453,26 @@ def _held_bytes() -> int:
     return POOL.stats().lent + heap_bytes()
 
 
-def _grown_beside_others(run: Callable[[], T]) -> tuple[int, T]:
-    """As :func:`grown_while`, for what shares pages of the pool with other tensors, whatever it leaves of them."""
+def _in_pages(step: int, lent: int) -> int:
+    """The most of a step, with the pool's last page as a whole.
+
+    Example:
+        >>> [_in_pages(step, lent) >> 10 for step, lent in ((1 << 20, 0), (3 << 20, 2_000_000), (3 << 20, 1_900_000))]
+        [1075, 5270, 3325]
+    """
+    return int(_SWING * step) + -int(_SWING * lent) % POOL.page
+
+
+def _grown_beside_others(run: Callable[[], T]) -> tuple[int, int, T]:
+    """As :func:`grown_while`, for what shares pages of the pool with other tensors, whatever it leaves of them.
+
+    The second is what the pool lends of it.
+    """
     before, lent = POOL.stats(), POOL.begin_peak()
     most, found = grown_while(run)
     after = POOL.stats()
     taken = after.peak_lent - lent
-    return max(most - max(after.mapped - before.mapped - taken, 0), taken), found
+    return max(most - max(after.mapped - before.mapped - taken, 0), taken), taken, found
 
 
 def _left(budget: RunBudget, needs: Needs) -> int:
@@ -503,17 +529,18 @@ def _rehearse(steps: Any, planned: PlannedGroup) -> Rehearsed:
     begun = alone + preparing
     POOL.trim()
     there, before_batch = own_bytes(), _held_bytes()
-    most, batch = _grown_beside_others(functools.partial(loader.batch_of, planned, group, 0))
+    most, _, batch = _grown_beside_others(functools.partial(loader.batch_of, planned, group, 0))
     held = max(_held_bytes() - before_batch, 0)
     POOL.trim()
-    step, _ = grown_while(functools.partial(steps.rehearse, batch))
+    step, lent, _ = _grown_beside_others(functools.partial(steps.rehearse, batch))
     del batch
     steps.let_go()
     POOL.trim()
-    both, _ = grown_while(functools.partial(_made_and_trained, steps, planned, group))
+    both, both_lent, _ = _grown_beside_others(functools.partial(_made_and_trained, steps, planned, group))
     steps.let_go()
     evaluation = 0 if isinstance(steps.model, Stack) else _pass_bytes(steps, group)
-    found = Rehearsed(reading, begun, max(there - before, 0), held, max(most - held, 0), step, both, evaluation)
+    making, of_group = max(most - held, 0), max(there - before, 0)
+    found = Rehearsed(reading, begun, of_group, held, making, step, lent, both, both_lent, evaluation)
     loader.forget()
     del group
     POOL.trim()

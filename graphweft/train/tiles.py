@@ -139,10 +139,11 @@ class HiddenRows:
 
     def let_go(self) -> None:
         """The system keeps none of a file's pages; they are read again when they are touched."""
-        self._waiting = 0
+        waiting, self._waiting = self._waiting, 0
         if self._pages is None or self._handle is None:
             return
-        self._pages.flush()
+        if waiting:
+            self._pages.flush()
         self._pages.madvise(mmap.MADV_DONTNEED)
         forget_pages(self._handle)
 

@@ -356,7 +356,6 @@ _PEAK = textwrap.dedent(
     import numpy as np
     import graphweft as gw
     from graphweft._memory import POOL, trim_heap
-    from graphweft.data import prepare_store as _  # all imports before the base is taken
     import torch
     folder, budget = sys.argv[1], int(sys.argv[2])
     def anonymous():
@@ -411,6 +410,27 @@ def test_files_larger_than_the_budget_are_stored_within_it(tmp_path: Path) -> No
     node = int(part.node_ids[5])
     row = part.indices[int(part.indptr[5]) : int(part.indptr[6])].numpy()
     assert sorted(ids[row]) == sorted(edges[0][edges[1] == node])
+
+
+def test_the_least_has_room_for_the_numbers_of_many_nodes(tmp_path: Path) -> None:
+    """What is made of nodes at a time is as small as the budget, however many there are."""
+    program = _PEAK + textwrap.dedent(
+        """
+        files = gw.macro.GraphFiles(f"{folder}/edges.npy", None, f"{folder}/y.npy")
+        peak_of(lambda: gw.macro.prepare_store(files, f"{folder}/s", parts=64, memory=budget, method="hash"))
+        """
+    )
+    nodes, budget = 1_000_000, 14_000_000
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "edges.npy", rng.integers(0, nodes, (2, nodes)))
+    np.save(tmp_path / "y.npy", rng.integers(0, 5, nodes))
+    files = gw.macro.GraphFiles(tmp_path / "edges.npy", None, tmp_path / "y.npy")
+    with pytest.raises(gw.errors.ConfigError, match="memory: expected at least 14 MB"):
+        gw.macro.prepare_store(files, tmp_path / "s", parts=64, memory=budget - 1_000_000, method="hash")
+    command = [sys.executable, "-c", program, str(tmp_path), str(budget)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[1]) <= budget
 
 
 def test_a_typed_graph_with_weights_is_stored_within_the_budget(tmp_path: Path) -> None:
@@ -512,7 +532,8 @@ def test_a_full_disk_is_one_line_and_the_build_goes_on(files: dict[str, Any], tm
     assert store.manifest == _prepared(given, tmp_path / "whole", parts=4).manifest
 
 
-def test_what_a_partitioner_freed_does_not_lie_beside_the_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("budget", "expected"), [(8_900_000, "hash"), (16_400_000, "multilevel")])
+def test_parts_are_found_in_memory_where_the_program_has_room_too(budget: int, expected: str, tmp_path: Path) -> None:
     program = _PEAK + textwrap.dedent(
         """
         files = gw.macro.GraphFiles(f"{folder}/edges.npy", f"{folder}/x.npy", f"{folder}/y.npy")
@@ -520,7 +541,7 @@ def test_what_a_partitioner_freed_does_not_lie_beside_the_rows(tmp_path: Path) -
         peak_of(lambda: gw.macro.prepare_store(files, f"{folder}/s", **given))
         """
     )
-    budget, nodes, edges = 17_000_000, 12_000, 144_000
+    nodes, edges = 12_000, 72_000
     rng = np.random.default_rng(0)
     np.save(tmp_path / "x.npy", rng.random((nodes, 128), np.float32))
     np.save(tmp_path / "edges.npy", rng.integers(0, nodes, (2, edges)))
@@ -529,5 +550,5 @@ def test_what_a_partitioner_freed_does_not_lie_beside_the_rows(tmp_path: Path) -
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     method, peak, _ = done.stdout.split()
-    assert method == "multilevel"  # whose graph is in memory before the rows are
+    assert method == expected
     assert int(peak) <= budget
