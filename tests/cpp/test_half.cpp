@@ -266,7 +266,7 @@ TEST(rounded_contractions_with_sums_over_edges) {
         gw_epilogue_f32 stages{};
         stages.row_scale = scale.data();
         stages.col_sum = sums.data();
-        CHECK(gw_gemm_tn_terms_f32_bf16(m, lefts, 2, &view, g.data(), m, &stages) == 0);
+        CHECK(gw_gemm_tn_terms_f32_bf16(m, lefts, 2, &view, g.data(), m, 0, &stages) == 0);
         std::vector<double> want(dw.size(), 0.0), want_sums(size_t(m), 0.0);
         for (int64_t i = 0; i < n; ++i)
           for (int64_t j = 0; j < m; ++j) {

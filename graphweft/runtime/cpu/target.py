@@ -32,6 +32,7 @@ from graphweft.runtime.target import Bound, Launch, Target, whole
 
 _LANES, _SLABS, _FEWEST = 16, 64, 8
 _ID = 4  # bytes of a node in a row that is turned around
+_ROUNDED_GRADIENTS = frozenset({("contract", "weight"), ("contract_terms", "x")})  # of contractions that round them
 _CACHE_FLOATS, _SLABS_FLOATS, _TERMS_FLOATS = 49152, 1 << 20, 1 << 21
 
 
@@ -43,7 +44,9 @@ class _Cpu(Target):
     rounds_in_batches = Target.rounds_in_batches | {"results"}
     halves = frozenset(
         {("matmul", "x"), ("contract", "x"), ("matmul_terms", "x"), ("contract_terms", "left"), ("spmm", "x")}
-        | {("spmm_self", "x"), ("rows", "x"), ("spmm", "mask"), ("contract_terms", "mask")}
+        | {("spmm_self", "x"), ("rows", "x")}
+        | {(kernel, role) for kernel in ("spmm", "contract_terms") for role in ("mask", "addend")}
+        | _ROUNDED_GRADIENTS
     )
 
     def prepare(self, groups: Iterable[Group]) -> None:
@@ -87,24 +90,30 @@ class _Cpu(Target):
         return is_built(region)
 
     def makes_half(self, call: KernelCall) -> bool:
-        """Several products at once, all of which round their operands on this processor."""
-        if call.kernel != "matmul_terms" or not products.rounds(call) or self.launcher(call) is None:
+        """Products, all of which round their operands on this processor."""
+        is_product = call.kernel in ("matmul", "matmul_terms")
+        if not is_product or not products.rounds(call) or self.launcher(call) is None:
             return False
         weights = [slot.value.tensor for slot in call.reads if slot.role.startswith("weight")]
         return all(rounds_operands(*weight.dims) for weight in weights)
 
+    def takes_half(self, kernel: str, role: str, call: KernelCall) -> bool:
+        """Those of gradients where the contraction rounds them on this processor."""
+        taken = super().takes_half(kernel, role, call)
+        return taken and ((kernel, role) not in _ROUNDED_GRADIENTS or _rounds_contractions(call))
+
     def heap(self, call: KernelCall, sizes: Sizes) -> int:
         """Products that sum over rows keep partial sums of slabs of rows; others pack their matrix."""
         if call.kernel == "contract_terms":
-            made = [slot.value.tensor.dims for slot in call.writes[: call.get("count")]]
-            if products.rounds(call) and all(rounds_operands(*dims) for dims in made):
+            made = _contracted(call)
+            if _rounds_contractions(call):
                 return rounded_slabs_bytes([dims[0] for dims in made], made[0][-1])
             return slabs_bytes(0, sum(dims[0] for dims in made), made[0][-1], terms=True)
         dims = {slot.role: slot.value.type for slot in call.reads}
         weight = dims.get("weight")
         if call.kernel == "contract" and isinstance(weight, TensorType):
             k, m = call.value.tensor.dims
-            if products.rounds(call) and rounds_operands(k, m):
+            if _rounds_contractions(call):
                 return rounded_slabs_bytes([k], m)
             return slabs_bytes(sizes.rows.get(str(weight.rows), 0), k, m)
         return prod(weight.dims) * 4 if call.kernel.startswith("matmul") and isinstance(weight, TensorType) else 0
@@ -117,6 +126,16 @@ def _beside_entries(call: KernelCall, sizes: Sizes) -> int:
     entries = stored_entries(rows, sizes)
     dropped = entry * entries if rows.op is Op.DROPOUT else 0
     return int(dropped + ((entry + _ID) * entries if turns_rows(product) else 0))
+
+
+def _contracted(call: KernelCall) -> list[tuple[int, ...]]:
+    """Columns of both operands of a call's contractions."""
+    return [slot.value.tensor.dims for slot in call.writes[: call.get("count", 1)]]
+
+
+def _rounds_contractions(call: KernelCall) -> bool:
+    """Whether all of a call's contractions round their operands on this processor."""
+    return products.rounds(call) and all(rounds_operands(*dims) for dims in _contracted(call))
 
 
 def slabs_bytes(n: int, k: int, m: int, terms: bool = False) -> int:
