@@ -40,6 +40,10 @@ GW_INLINE half_words round_upper(half_sums v) {
   return v == v ? b + 0x7fffu + ((b >> 16) & 1u) : b | 0x400000u;
 }
 
+#if defined(__AVX512F__)
+GW_INLINE __mmask16 first_lanes(int64_t count) { return __mmask16((1u << count) - 1u); }
+#endif
+
 // The first `count` floats of p, the rest zero; all zero where p is null.
 GW_INLINE half_sums load_lanes(const float* p, int64_t count) {
   half_sums v{};
@@ -47,7 +51,11 @@ GW_INLINE half_sums load_lanes(const float* p, int64_t count) {
   if (count >= half_panel)
     std::memcpy(&v, p, sizeof v);
   else
+#if defined(__AVX512F__)
+    v = half_sums(_mm512_maskz_loadu_ps(first_lanes(count), p));  // what is put together by parts waits for its stores
+#else
     std::memcpy(&v, p, size_t(count) * sizeof(float));
+#endif
   return v;
 }
 
@@ -87,7 +95,11 @@ GW_INLINE half_numbers load_lanes(const uint16_t* p, int64_t count) {
   if (count >= half_panel)
     std::memcpy(&v, p, sizeof v);
   else
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    v = half_numbers(_mm256_maskz_loadu_epi16(first_lanes(count), p));
+#else
     std::memcpy(&v, p, size_t(count) * sizeof(uint16_t));
+#endif
   return v;
 }
 
