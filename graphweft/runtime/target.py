@@ -184,8 +184,8 @@ class Target:
         """Whether a call reads the operand of that role, without its number, in bfloat16."""
         return (kernel, role) in self.halves and kernel not in _config.current().disabled_kernels.split(",")
 
-    def heap(self, call: KernelCall, sizes: Sizes) -> int:
-        """As :meth:`scratch`, of the C library's heap, which keeps much of it."""
+    def buffers(self, call: KernelCall, sizes: Sizes) -> int:
+        """Bytes of the buffers that a call takes while it runs, which kernels keep for the next one."""
         return 0
 
     def launcher(self, call: KernelCall) -> Launcher | None:

@@ -20,6 +20,7 @@ from graphweft.ir.residency import StructType, TensorType
 from graphweft.passes.groups import Group
 from graphweft.passes.work import Sizes, stored_entries, turns_rows
 from graphweft.runtime.cpu import attention, norms, products
+from graphweft.runtime.cpu.buffers import buffers, rounds_contractions
 from graphweft.runtime.cpu.functions import SIMPLE, TYPED
 from graphweft.runtime.cpu.generated import edge_nests, row_nest
 from graphweft.runtime.dense import cross_entropy, rounds_operands
@@ -30,10 +31,8 @@ from graphweft.runtime.row_kernels import is_built
 from graphweft.runtime.sparse import panel_row, rounds_rows, wants_panel
 from graphweft.runtime.target import Bound, Launch, Target, whole
 
-_LANES, _SLABS, _FEWEST = 16, 64, 8
 _ID = 4  # bytes of a node in a row that is turned around
 _ROUNDED_GRADIENTS = frozenset({("contract", "weight"), ("contract_terms", "x")})  # of contractions that round them
-_CACHE_FLOATS, _SLABS_FLOATS, _TERMS_FLOATS = 49152, 1 << 20, 1 << 21
 
 
 class _Cpu(Target):
@@ -100,23 +99,11 @@ class _Cpu(Target):
     def takes_half(self, kernel: str, role: str, call: KernelCall) -> bool:
         """Those of gradients where the contraction rounds them on this processor."""
         taken = super().takes_half(kernel, role, call)
-        return taken and ((kernel, role) not in _ROUNDED_GRADIENTS or _rounds_contractions(call))
+        return taken and ((kernel, role) not in _ROUNDED_GRADIENTS or rounds_contractions(call))
 
-    def heap(self, call: KernelCall, sizes: Sizes) -> int:
-        """Products that sum over rows keep partial sums of slabs of rows; others pack their matrix."""
-        if call.kernel == "contract_terms":
-            made = _contracted(call)
-            if _rounds_contractions(call):
-                return rounded_slabs_bytes([dims[0] for dims in made], made[0][-1])
-            return slabs_bytes(0, sum(dims[0] for dims in made), made[0][-1], terms=True)
-        dims = {slot.role: slot.value.type for slot in call.reads}
-        weight = dims.get("weight")
-        if call.kernel == "contract" and isinstance(weight, TensorType):
-            k, m = call.value.tensor.dims
-            if _rounds_contractions(call):
-                return rounded_slabs_bytes([k], m)
-            return slabs_bytes(sizes.rows.get(str(weight.rows), 0), k, m)
-        return prod(weight.dims) * 4 if call.kernel.startswith("matmul") and isinstance(weight, TensorType) else 0
+    def buffers(self, call: KernelCall, sizes: Sizes) -> int:
+        """Of products."""
+        return buffers(call, sizes)
 
 
 def _beside_entries(call: KernelCall, sizes: Sizes) -> int:
@@ -126,31 +113,6 @@ def _beside_entries(call: KernelCall, sizes: Sizes) -> int:
     entries = stored_entries(rows, sizes)
     dropped = entry * entries if rows.op is Op.DROPOUT else 0
     return int(dropped + ((entry + _ID) * entries if turns_rows(product) else 0))
-
-
-def _contracted(call: KernelCall) -> list[tuple[int, ...]]:
-    """Columns of both operands of a call's contractions."""
-    return [slot.value.tensor.dims for slot in call.writes[: call.get("count", 1)]]
-
-
-def _rounds_contractions(call: KernelCall) -> bool:
-    """Whether all of a call's contractions round their operands on this processor."""
-    return products.rounds(call) and all(rounds_operands(*dims) for dims in _contracted(call))
-
-
-def slabs_bytes(n: int, k: int, m: int, terms: bool = False) -> int:
-    """Partial sums of a product that sums over ``n`` rows; as gemm_tn.h and gemm_tn_terms.h cut them into slabs."""
-    floats = max(1, min(k * (-(-m // _LANES) * _LANES), m * (-(-k // _LANES) * _LANES)))
-    if terms:
-        return 4 * floats * min(max(_TERMS_FLOATS // floats, _FEWEST), _SLABS)
-    block = min(max(_CACHE_FLOATS // min(max(k, 1), 512) // 8 * 8, 48), 256)
-    return 4 * floats * max(1, min(-(-n // block), _SLABS_FLOATS // floats, _SLABS))
-
-
-def rounded_slabs_bytes(ks: Sequence[int], m: int) -> int:
-    """As :func:`slabs_bytes`, at most, of operands that are rounded: gemm_tn_half.h, whose products are whole tiles."""
-    floats = max(1, sum(-(-k // _LANES) * _LANES for k in ks) * (-(-m // _LANES) * _LANES))
-    return 4 * floats * min(max(_TERMS_FLOATS // floats, _FEWEST), _SLABS)
 
 
 def _inverse_degree(call: KernelCall) -> Launch:
