@@ -18,6 +18,7 @@ import torch
 from graphweft import _config
 from graphweft._memory import POOL
 from graphweft._trace import active, span
+from graphweft.cost import Work
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, number, structural_key
 from graphweft.ir.residency import Residency, StructType, TensorType
@@ -26,6 +27,7 @@ from graphweft.passes.fuse import BACKWARD, FORWARD, group_values
 from graphweft.passes.groups import Group
 from graphweft.passes.hoist import frontier
 from graphweft.passes.pipeline import Compiled
+from graphweft.passes.work import Sizes
 from graphweft.runtime.constants import is_consumed
 from graphweft.runtime.feature_types import in_full, is_half
 from graphweft.runtime.half_rows import HALF, half_attribute, makes_half, may_be_half, readers_of, stores_half
@@ -122,6 +124,7 @@ class Plan:
         self.halves = frozenset[int]()
         self.forward, self.backward = self._in_half(self.forward), self._in_half(self.backward)
         self.hoisted = tuple(map(self._rounded, self.hoisted))
+        self.forward, self.backward = self._counted(self.forward), self._counted(self.backward)
         launches, self.walks = self.target.bind((*self.forward, *self.backward))
         self._forward = tuple(zip(launches, self.forward, strict=False))
         self._backward = tuple(zip(launches[len(self.forward) :], self.backward, strict=True))
@@ -329,6 +332,27 @@ class Plan:
 
     def _stores_half(self, slot: Slot) -> bool:
         return stores_half(slot, self._readers, self.target.takes_half)
+
+    @functools.cached_property
+    def _lies_half(self) -> frozenset[int]:
+        """Slots of rows in bfloat16, hoisted ones among them."""
+        return self.halves | {item.slot for item in self.hoisted if item.is_half}
+
+    def works_at(self, sizes: Sizes) -> dict[Value, tuple[Work, ...]]:
+        """What the kernel of every group does, by its result, with rows as they lie."""
+        values = self.compiled.program.values
+        return self.compiled.works_at(replace(sizes, halves={values[slot] for slot in self._lies_half}))
+
+    def _counted(self, calls: tuple[KernelCall, ...]) -> tuple[KernelCall, ...]:
+        """The calls, which tell which of their rows lie in bfloat16 and count them so."""
+        if not self._lies_half:
+            return calls
+        works, found = self.works_at(self.compiled.sizes), list[KernelCall]()
+        for call in calls:
+            halves = self._lies_half & {slot.at for slot in (*call.reads, *call.writes)}
+            done = next((works[slot.value] for slot in call.writes if slot.value in works), call.works)
+            found.append(replace(call, halves=halves, works=done))
+        return tuple(found)
 
     @functools.cached_property
     def takes_half(self) -> bool:

@@ -152,8 +152,9 @@ void contract_half_slab(const half_session& unit, const half_contraction& args, 
   constexpr int64_t block = cut.block, pairs = cut.pairs;
   int64_t widest = 0;
   for (int64_t t = 0; t < args.num_lefts; ++t) widest = std::max(widest, std::min(args.lefts[t].k, cut.range));
-  const word_buffer turned = make_words(cut.height * pairs), panels = make_words(padded_to(widest, half_panel) * pairs),
-                    made = make_words(args.edges ? (cut.part * args.m + 1) / 2 : 0);
+  const word_buffer turned = claim_words(cut.height * pairs),
+                    panels = claim_words(padded_to(widest, half_panel) * pairs),
+                    made = claim_words(args.edges ? (cut.part * args.m + 1) / 2 : 0);
   const int64_t begin = slab * cut.slab_rows, end = std::min(args.n, begin + cut.slab_rows);
   for (int64_t row = begin; row < end; row += block) {
     const int64_t rows = std::min(block, end - row), used = padded_to((rows + 1) / 2, 16);

@@ -24,12 +24,17 @@ struct free_words {
 };
 using word_buffer = std::unique_ptr<uint32_t[], free_words>;
 
-// `count` words of zeros on a cache line boundary.
-inline word_buffer make_words(int64_t count) {
+// `count` words on a cache line boundary, which are written before they are read.
+inline word_buffer claim_words(int64_t count) {
   const size_t bytes = size_t(count > 0 ? count : 1) * sizeof(uint32_t);
-  auto* p = static_cast<uint32_t*>(::operator new[](bytes, std::align_val_t{64}));
-  std::memset(p, 0, bytes);
-  return word_buffer(p);
+  return word_buffer(static_cast<uint32_t*>(::operator new[](bytes, std::align_val_t{64})));
+}
+
+// The same, of zeros.
+inline word_buffer make_words(int64_t count) {
+  word_buffer made = claim_words(count);
+  std::memset(made.get(), 0, size_t(count > 0 ? count : 1) * sizeof(uint32_t));
+  return made;
 }
 
 constexpr int64_t padded_to(int64_t count, int64_t whole) { return (count + whole - 1) / whole * whole; }
