@@ -31,7 +31,7 @@ from graphweft.passes.work import Sizes
 from graphweft.runtime.constants import is_consumed
 from graphweft.runtime.feature_types import in_full, is_half
 from graphweft.runtime.half_rows import HALF, half_attribute, makes_half, may_be_half, readers_of, stores_half
-from graphweft.runtime.kernel_call import KernelCall, Slots, calls_text
+from graphweft.runtime.kernel_call import KernelCall, Slot, Slots, calls_text
 from graphweft.runtime.lower import lower
 from graphweft.runtime.profile import PROFILE
 from graphweft.runtime.target import Launch, Target
