@@ -137,7 +137,7 @@ def _anchor_work(value: Value, group: Group, sizes: Sizes) -> Work:
         other = value.inputs[1] if value.get("ta") else group.result  # as many rows as those of the left operand
         work = contraction_work(n, k, width, item) if value.get("ta") else product_work(rows, k, width, item)
         lies = k * sizes.itemsize(value.inputs[0]) + width * sizes.itemsize(other)
-        return replace(work, bytes=work.bytes * lies / ((k + width) * item))
+        return replace(work, bytes=work.bytes * lies / max(1, (k + width) * item))
     if graph is not None:
         return gather_work(rows, sizes.rows.get(graph.edge, 1), width, sizes.rows.get(graph.src, 1), item)
     return rows_work(rows * width, passes=1 + len(value.inputs), item=item, plain=True)
