@@ -73,8 +73,8 @@ void pack_half_rows(const gw_left_f32& left, int64_t row, int64_t count, int64_t
   }
 }
 
-// Rows of G from `from` on, `count` at most 32 of them, turned: a tile of 16 x 16 words for every 16 columns, with zeros
-// behind the last row; those of the columns that follow are a block's tiles apart.
+// Rows of G from `from` on, `count` at most 32 of them, turned: a tile of 16 x 16 words for every 16 columns, with
+// zeros behind the last row; those of the columns that follow are a block's tiles apart.
 template <half_form Form, class T>
 void turn_half_rows(const T* from, int64_t ld, int64_t count, int64_t m, const float* scale, uint32_t* out) {
   constexpr int64_t pairs = half_contraction_cut::pairs;
