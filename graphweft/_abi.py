@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "7c218822f2739e15"
+HASH = "3a44778ada09932c"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -117,6 +117,7 @@ class Epilogue(ctypes.Structure):
         ("post_scale", _P),
         ("addend_rows", _I64),
         ("half_mask", _P),
+        ("half_addend", _P),
     )
 
 
@@ -340,8 +341,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_gemm_nn_f32_bf16": (_I64, _I64, _I64, _P, _I64, _P, _I64, _I32, _Epilogue, _P, _I64, _P, _I64),
     "gw_gemm_terms_f32_bf16": (_I64, _I64, _Term, _I64, _Epilogue, _P, _I64, _I32),
     "gw_gemm_tn_f32_bf16": (_I64, _I64, _I64, _P, _I64, _P, _I64, _P, _P, _I64, _P, _P, _I64),
-    "gw_gemm_tn_half_f32_bf16": (_I64, _I64, _I64, _P, _I64, _P, _I64, _P, _I64, _P, _P, _I64),
-    "gw_gemm_tn_terms_f32_bf16": (_I64, _Left, _I64, _Adjacency, _P, _I64, _Epilogue),
+    "gw_gemm_tn_half_f32_bf16": (_I64, _I64, _I64, _P, _I64, _I32, _P, _I64, _I32, _P, _I64, _P, _P, _I64),
+    "gw_gemm_tn_terms_f32_bf16": (_I64, _Left, _I64, _Adjacency, _P, _I64, _I32, _Epilogue),
     "gw_generate_permutation": (_I64, _U64, _U64, _P),
     "gw_generate_weights": (_I64, _U64, _U64, _F64, _F64, _F64, _P),
     "gw_generate_split": (_I64, _P, _I64, _I64, _P),

@@ -21,7 +21,7 @@ GW_API int gw_gemm_nn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64
                           const int64_t* rows, int64_t table_rows) {
   return gw::guarded([&] {
     gw::require_product(n, k, m, ldx, ldw, ldy, rows, table_rows);
-    gw::require_float_mask(epilogue);
+    gw::require_float_stages(epilogue);
     if (!rows) return gw::gemm_nn({n, k, m, x, ldx, y, ldy, epilogue}, w, ldw, w_transposed != 0);
     const gw_term_f32 term{k, x, ldx, table_rows, rows, nullptr, nullptr, nullptr, 0, w, ldw, w_transposed, 0, nullptr};
     gw::gemm_terms(n, m, &term, 1, epilogue, y, ldy);
@@ -34,7 +34,7 @@ GW_API int gw_gemm_terms_f32(int64_t n, int64_t m, const gw_term_f32* terms, int
                              const gw_epilogue_f32* epilogue, float* y, int64_t ldy) {
   return gw::guarded([&] {
     gw::require_terms(n, m, terms, num_terms, ldy);
-    gw::require_float_mask(epilogue);
+    gw::require_float_stages(epilogue);
     for (int64_t t = 0; t < num_terms; ++t)
       gw::require(!terms[t].half_kept, "gw_gemm_terms_f32: expected sums to be kept in float32");
 #ifdef GW_PLAIN_ROWS

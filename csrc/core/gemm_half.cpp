@@ -25,7 +25,7 @@ GW_API int gw_gemm_nn_f32_bf16(int64_t n, int64_t k, int64_t m, const float* x, 
                                int64_t ldy, const int64_t* rows, int64_t table_rows) {
   return gw::guarded([&] {
     gw::require_product(n, k, m, ldx, ldw, ldy, rows, table_rows);
-    gw::require_float_mask(epilogue);
+    gw::require_float_stages(epilogue);
     const gw_term_f32 term{k, x, ldx, table_rows, rows, nullptr, nullptr, nullptr, 0, w, ldw, w_transposed, 0, nullptr};
     gw::gemm_half_terms(n, m, &term, 1, epilogue, y, nullptr, ldy);
   });
@@ -37,7 +37,7 @@ GW_API int gw_gemm_terms_f32_bf16(int64_t n, int64_t m, const gw_term_f32* terms
                                   const gw_epilogue_f32* epilogue, void* y, int64_t ldy, int32_t half) {
   return gw::guarded([&] {
     gw::require_terms(n, m, terms, num_terms, ldy);
-    gw::require_float_mask(epilogue);
+    gw::require_float_stages(epilogue);
     for (int64_t t = 0; t < num_terms; ++t)
       gw::require(!terms[t].kept || !terms[t].half_kept, "gw_gemm_terms_f32_bf16: expected sums to be kept once");
     gw::gemm_half_terms(n, m, terms, num_terms, epilogue, half ? nullptr : static_cast<float*>(y),
@@ -52,28 +52,35 @@ GW_API int gw_gemm_tn_f32_bf16(int64_t n, int64_t k, int64_t m, const float* x, 
   return gw::guarded([&] {
     gw::require_contraction(n, k, m, ldx, ldg, lddw, rows, table_rows);
     const gw_left_f32 left{k, x, ldx, table_rows, rows, dw, lddw, 0};
-    gw::contract_half({n, m, &left, 1, nullptr, g, ldg, row_scale, nullptr, col_sum});
+    gw::contract_half({n, m, &left, 1, nullptr, {g, ldg, false}, row_scale, nullptr, col_sum});
   });
 }
 
-// gw_gemm_tn_half_f32 of g rounded to bfloat16.
-GW_API int gw_gemm_tn_half_f32_bf16(int64_t n, int64_t k, int64_t m, const uint16_t* x, int64_t ldx, const float* g,
-                                    int64_t ldg, float* dw, int64_t lddw, float* col_sum, const int64_t* rows,
-                                    int64_t table_rows) {
+// The same where x, g or both lie in bfloat16, as half_x and half_g say.
+GW_API int gw_gemm_tn_half_f32_bf16(int64_t n, int64_t k, int64_t m, const void* x, int64_t ldx, int32_t half_x,
+                                    const void* g, int64_t ldg, int32_t half_g, float* dw, int64_t lddw, float* col_sum,
+                                    const int64_t* rows, int64_t table_rows) {
   return gw::guarded([&] {
     gw::require_contraction(n, k, m, ldx, ldg, lddw, rows, table_rows);
-    const gw_left_f32 left{k, x, ldx, table_rows, rows, dw, lddw, 1};
-    gw::contract_half({n, m, &left, 1, nullptr, g, ldg, nullptr, nullptr, col_sum});
+    const gw_left_f32 left{k, x, ldx, table_rows, rows, dw, lddw, half_x};
+    gw::contract_half({n, m, &left, 1, nullptr, {g, ldg, half_g != 0}, nullptr, nullptr, col_sum});
   });
 }
 
 // gw_gemm_tn_terms_f32 of operands rounded to bfloat16, sums over edges after their epilogue; column sums are those of
-// the sums as they are.
+// the sums as they are. Rows of x are float, or bfloat16 where `half` is not 0.
 GW_API int gw_gemm_tn_terms_f32_bf16(int64_t m, const gw_left_f32* lefts, int64_t num_lefts, const gw_adjacency* edges,
-                                     const float* x, int64_t ldx, const gw_epilogue_f32* epilogue) {
+                                     const void* x, int64_t ldx, int32_t half, const gw_epilogue_f32* epilogue) {
   return gw::guarded([&] {
     gw::require_lefts(m, lefts, num_lefts, edges, ldx);
-    gw::contract_half({edges->num_rows, m, lefts, num_lefts, edges, x, ldx, nullptr, epilogue,
+    gw::contract_half({edges->num_rows,
+                       m,
+                       lefts,
+                       num_lefts,
+                       edges,
+                       {x, ldx, half != 0},
+                       nullptr,
+                       epilogue,
                        epilogue ? epilogue->col_sum : nullptr});
   });
 }

@@ -21,6 +21,11 @@ namespace {
 
 void nothing() {}
 
+// Word `p` of row `row` of A; that of the next row of its block is lda words behind it.
+GW_INLINE const uint32_t* words_of(const half_tile& tile, int row, int64_t p) {
+  return tile.a + row / 16 * tile.lower + row % 16 * tile.lda + p / 16 * tile.next + p % 16;
+}
+
 // Words widen to two floats by a shift and a mask.
 template <int Rows>
 GW_INLINE void multiply_rows(const half_tile& tile, int row, int panel) {
@@ -29,14 +34,14 @@ GW_INLINE void multiply_rows(const half_tile& tile, int row, int panel) {
     sums[r] = half_sums{};
     if (tile.add) std::memcpy(&sums[r], tile.c + (row + r) * tile.ldc + panel * half_panel, sizeof(half_sums));
   }
-  const uint32_t* a = tile.a + row * tile.lda;
   const uint32_t* b = tile.b + panel * tile.ldb;
   for (int64_t p = 0; p < tile.pairs; ++p) {
+    const uint32_t* const a = words_of(tile, row, p);
     half_words both;
     std::memcpy(&both, b + p * half_panel, sizeof both);
     const half_sums first = half_sums(both << 16), second = half_sums(both & 0xffff0000u);
     for (int r = 0; r < Rows; ++r) {
-      const uint32_t word = a[r * tile.lda + p], upper = word & 0xffff0000u, lower = word << 16;
+      const uint32_t word = a[r * tile.lda], upper = word & 0xffff0000u, lower = word << 16;
       float x, y;
       std::memcpy(&x, &lower, sizeof x);
       std::memcpy(&y, &upper, sizeof y);
@@ -63,15 +68,15 @@ __attribute__((target("avx512bf16"))) inline void multiply_pairs(const half_tile
 #pragma GCC unroll 2
     for (int v = 0; v < Wide; ++v)
       sums[r][v] = tile.add ? _mm512_loadu_ps(tile.c + (row + r) * tile.ldc + v * half_panel) : _mm512_setzero_ps();
-  const uint32_t* a = tile.a + row * tile.lda;
   const uint32_t* b = tile.b;
   for (int64_t p = 0; p < tile.pairs; ++p, b += half_panel) {
+    const uint32_t* const a = words_of(tile, row, p);
     __m512bh w[Wide];
 #pragma GCC unroll 2
     for (int v = 0; v < Wide; ++v) w[v] = (__m512bh)_mm512_loadu_si512(b + v * tile.ldb);
 #pragma GCC unroll 16
     for (int r = 0; r < Rows; ++r) {
-      const __m512bh x = (__m512bh)_mm512_set1_epi32(int(a[r * tile.lda + p]));
+      const __m512bh x = (__m512bh)_mm512_set1_epi32(int(a[r * tile.lda]));
 #pragma GCC unroll 2
       for (int v = 0; v < Wide; ++v) sums[r][v] = _mm512_dpbf16_ps(sums[r][v], x, w[v]);
     }
@@ -140,7 +145,7 @@ void multiply_tiles(const half_tile& tile) {
     if constexpr (Tall == 2 && Wide == 2) GW_TILE_ZERO(3);
   }
   const uint32_t *a = tile.a, *b = tile.b;
-  for (int64_t p = 0; p < tile.pairs; p += 16, a += 16, b += 16 * half_panel) {
+  for (int64_t p = 0; p < tile.pairs; p += 16, a += tile.next, b += 16 * half_panel) {
     tile.coming->fetch(lines_a_step);
     GW_TILE_LOAD(6, b, 64);
     GW_TILE_LOAD(4, a, lda);
@@ -150,7 +155,7 @@ void multiply_tiles(const half_tile& tile) {
       GW_TILE_ADD(1, 4, 7);
     }
     if constexpr (Tall == 2) {
-      GW_TILE_LOAD(5, a + 16 * tile.lda, lda);
+      GW_TILE_LOAD(5, a + tile.lower, lda);
       GW_TILE_ADD(2, 5, 6);
     }
     if constexpr (Tall == 2 && Wide == 2) GW_TILE_ADD(3, 5, 7);

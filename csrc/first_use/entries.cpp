@@ -99,15 +99,15 @@ GW_API int gw_gemm_tn_f32_bf16(int64_t n, int64_t k, int64_t m, const float* x, 
   return gw::call_first_use(first_use_table[8], &gw_gemm_tn_f32_bf16, n, k, m, x, ldx, g, ldg, row_scale, dw, lddw,
                             col_sum, rows, table_rows);
 }
-GW_API int gw_gemm_tn_half_f32_bf16(int64_t n, int64_t k, int64_t m, const uint16_t* x, int64_t ldx, const float* g,
-                                    int64_t ldg, float* dw, int64_t lddw, float* col_sum, const int64_t* rows,
-                                    int64_t table_rows) {
-  return gw::call_first_use(first_use_table[9], &gw_gemm_tn_half_f32_bf16, n, k, m, x, ldx, g, ldg, dw, lddw, col_sum,
-                            rows, table_rows);
+GW_API int gw_gemm_tn_half_f32_bf16(int64_t n, int64_t k, int64_t m, const void* x, int64_t ldx, int32_t half_x,
+                                    const void* g, int64_t ldg, int32_t half_g, float* dw, int64_t lddw, float* col_sum,
+                                    const int64_t* rows, int64_t table_rows) {
+  return gw::call_first_use(first_use_table[9], &gw_gemm_tn_half_f32_bf16, n, k, m, x, ldx, half_x, g, ldg, half_g, dw,
+                            lddw, col_sum, rows, table_rows);
 }
 GW_API int gw_gemm_tn_terms_f32_bf16(int64_t m, const gw_left_f32* lefts, int64_t num_lefts, const gw_adjacency* edges,
-                                     const float* x, int64_t ldx, const gw_epilogue_f32* epilogue) {
-  return gw::call_first_use(first_use_table[10], &gw_gemm_tn_terms_f32_bf16, m, lefts, num_lefts, edges, x, ldx,
+                                     const void* x, int64_t ldx, int32_t half, const gw_epilogue_f32* epilogue) {
+  return gw::call_first_use(first_use_table[10], &gw_gemm_tn_terms_f32_bf16, m, lefts, num_lefts, edges, x, ldx, half,
                             epilogue);
 }
 GW_API int gw_spmm_bf16(const gw_adjacency* adj, const uint16_t* x, int64_t ldx, int64_t width, const float* weight,

@@ -131,7 +131,7 @@ class Compiled:
         orders: Order at each product next to an aggregation.
         seconds: Predicted time of a step.
         trace: The program after each pass that changed it.
-        works, model: What the prediction rests on.
+        works, model, sizes: What the prediction rests on.
         steps: The programs that the last passes started from.
         walks: Whether values of edges are computed inside generated kernels.
         rounds: What is read in bfloat16: "rows" that are summed over edges, "operands" of dense products; "kept": sums
@@ -152,6 +152,7 @@ class Compiled:
     walks: bool = False
     rounds: Set[str] = frozenset()
     certificates: list[Certificate] = field(default_factory=list)
+    sizes: Sizes = field(default_factory=lambda: Sizes({}))
 
     def works_at(self, sizes: Sizes) -> dict[Value, tuple[Work, ...]]:
         """:attr:`works` at other sizes than those that decided the plan."""
@@ -449,7 +450,8 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
     works = _works(groups, sizes, request.rounds)
     groups = wait_late(groups) if request.place != HOST else groups
     steps = Steps(forward, raw, derived, opened)
-    return Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model, steps, walks, request.rounds)
+    found = Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model, steps, walks, request.rounds)
+    return replace(found, sizes=sizes)
 
 
 def _works(groups: Sequence[Group], sizes: Sizes, rounds: Set[str]) -> dict[Value, tuple[Work, ...]]:

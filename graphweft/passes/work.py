@@ -6,9 +6,11 @@ Comes in: a group of values and the sizes behind the symbols. Goes out: :class:`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
 from math import prod
+
+import torch
 
 from graphweft.cost import Work, attention_work, contraction_work, gather_work, product_work, rows_work
 from graphweft.ir.head_product import head_product
@@ -28,11 +30,17 @@ class Sizes:
         rows: Leading sizes by symbol (nodes, edges, listed rows).
         nonzeros: Stored entries of each sparse input by name.
         memory: Bytes that hoisted matrices may take together.
+        halves: Values that lie in bfloat16, whatever their type says.
     """
 
     rows: Mapping[str, int]
     nonzeros: Mapping[str, int] = field(default_factory=dict)
     memory: float = float("inf")
+    halves: Set[Value] = frozenset()
+
+    def itemsize(self, value: Value) -> int:
+        """Bytes of an element as it lies in memory."""
+        return torch.bfloat16.itemsize if value in self.halves else value.tensor.dtype.itemsize
 
 
 def tensor_bytes(value: Value, sizes: Sizes) -> float:
@@ -42,7 +50,7 @@ def tensor_bytes(value: Value, sizes: Sizes) -> float:
     count = 1.0 if value.type.rows is None else float(sizes.rows.get(value.type.rows, 1))
     for size in value.type.dims:
         count *= size
-    return count * value.type.dtype.itemsize
+    return count * sizes.itemsize(value)
 
 
 def stored_entries(value: Value, sizes: Sizes) -> float:
@@ -85,7 +93,7 @@ def _taken_work(value: Value, sizes: Sizes) -> Work:
     """Rows that are read one by one where they lie in a table."""
     rows, table = value.tensor, value.inputs[0].tensor
     count, of = (sizes.rows.get(kind.rows or "", 1) for kind in (rows, table))
-    return gather_work(0, count, prod(rows.dims), of, rows.dtype.itemsize)
+    return gather_work(0, count, prod(rows.dims), of, sizes.itemsize(value.inputs[0]))
 
 
 def _walk_work(group: EdgeWalk, sizes: Sizes) -> Work:
@@ -118,15 +126,18 @@ def _anchor_work(value: Value, group: Group, sizes: Sizes) -> Work:
     graph = next((o.type for o in value.inputs if isinstance(o.type, StructType)), None)
     if graph is not None and value.op in (Op.SPMM, Op.SPMM_MAX, Op.SPMM_ARG, Op.SPMM_MAX_GRAD, Op.SDDMM):
         source = sizes.rows.get(graph.src, 1)
-        return gather_work(rows, sizes.rows.get(graph.edge, 1), width, source, item)
+        read = sizes.itemsize(value.inputs[1]) if value.op is Op.SPMM else item
+        work = gather_work(rows, sizes.rows.get(graph.edge, 1), width, source, read)
+        return replace(work, bytes=work.bytes + rows * width * (sizes.itemsize(group.result) - read))
     if value.op is Op.MATMUL:
         left = value.inputs[0].tensor
         if left.sparse:
             return _sparse_product(value, left, width, sizes, item)
-        n = sizes.rows.get(left.rows or "", 1)
-        if value.get("ta"):
-            return contraction_work(n, left.dims[-1], width, item)
-        return product_work(rows, left.dims[-1], width, item)
+        n, k = sizes.rows.get(left.rows or "", 1), left.dims[-1]
+        other = value.inputs[1] if value.get("ta") else group.result  # as many rows as those of the left operand
+        work = contraction_work(n, k, width, item) if value.get("ta") else product_work(rows, k, width, item)
+        lies = k * sizes.itemsize(value.inputs[0]) + width * sizes.itemsize(other)
+        return replace(work, bytes=work.bytes * lies / max(1, (k + width) * item))
     if graph is not None:
         return gather_work(rows, sizes.rows.get(graph.edge, 1), width, sizes.rows.get(graph.src, 1), item)
     return rows_work(rows * width, passes=1 + len(value.inputs), item=item, plain=True)

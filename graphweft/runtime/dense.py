@@ -21,7 +21,7 @@ from graphweft.runtime.epilogue import Epilogue
 
 _gemm_nn, _gemm_nn_rounded = _native.declare("gw_gemm_nn_f32"), _native.declare("gw_gemm_nn_f32_bf16")
 _gemm_tn, _gemm_tn_rounded = _native.declare("gw_gemm_tn_f32"), _native.declare("gw_gemm_tn_f32_bf16")
-_gemm_tn_half = tuple(_native.declare(f"gw_gemm_tn_half_f32{form}") for form in ("", "_bf16"))
+_gemm_tn_half, _gemm_tn_half_rounded = map(_native.declare, ("gw_gemm_tn_half_f32", "gw_gemm_tn_half_f32_bf16"))
 _half_unit = _native.declare("gw_half_unit")
 _rows_apply, _rows_apply_half = _native.declare("gw_rows_apply_f32"), _native.declare("gw_rows_apply_half_f32")
 _col_sum = _native.declare("gw_col_sum_f32")
@@ -34,6 +34,7 @@ _cross_entropy = _native.declare("gw_cross_entropy_f32")
 _ROUNDED_FROM = 40
 _HALF_FROM = 16  # the same where the left operand is not rounded, as it lies in bfloat16
 _TILES = 2
+_HALVES = ({torch.bfloat16, torch.float32}, {torch.bfloat16})
 
 
 def _is_native(x: torch.Tensor, w: torch.Tensor) -> bool:
@@ -164,8 +165,7 @@ def matmul_tn(
     """``x.T @ (row_scale[:, None] * g)``, the gradient of a weight; with ``rows`` that of ``x[rows]``, as in matmul.
 
     ``col_sum`` (m,), if given, receives the column sums of ``g`` itself (not scaled), the gradient of a bias.
-    ``rounds``: as in matmul; ``g`` is rounded after it is scaled. ``x`` may be bfloat16 beside float32 ``g``, without
-    ``row_scale``.
+    ``rounds``: as in matmul; ``g`` is rounded after it is scaled. Without ``row_scale`` each may be bfloat16.
 
     Shape: x (n, k), g (n, m), row_scale (n,) -> (k, m).
     Raises: ShapeError where sizes do not fit.
@@ -180,12 +180,9 @@ def matmul_tn(
     if g.shape[0] != n:
         raise ShapeError(f"matmul_tn: expected {n} rows of g, one per row of x, got {g.shape[0]}")
     Epilogue(row_scale=row_scale, col_sum=col_sum).check("matmul_tn", n, m)
-    if x.dtype is torch.bfloat16 and g.dtype is torch.float32 and row_scale is None and x.is_cpu:
+    if {x.dtype, g.dtype} in _HALVES and row_scale is None and x.is_cpu:
         dw = _output("matmul_tn", out, k, m, torch.float32)
-        source = (x.data_ptr(), x.stride(0), g.data_ptr(), g.stride(0), dw.data_ptr(), dw.stride(0))
-        sums, ids = _native.pointer(col_sum), _native.pointer(rows)
-        _gemm_tn_half[rounds and rounds_beside_half(k, m)](n, k, m, *source, sums, ids, x.shape[0])
-        return dw
+        return _contract_half(x, g, dw, col_sum, rows, rounds)
     if not _is_native(x, g):
         if x.dtype != g.dtype:
             raise DtypeError(f"matmul_tn: expected operands of one dtype, got {x.dtype} and {g.dtype}")
@@ -211,6 +208,29 @@ def matmul_tn(
         _native.pointer(rows),
         x.shape[0],
     )
+    return dw
+
+
+def _contract_half(
+    x: torch.Tensor,
+    g: torch.Tensor,
+    dw: torch.Tensor,
+    col_sum: torch.Tensor | None,
+    rows: torch.Tensor | None,
+    rounds: bool,
+) -> torch.Tensor:
+    """:func:`matmul_tn` where x, g or both lie in bfloat16."""
+    (k, m), half_x = dw.shape, x.dtype is torch.bfloat16
+    sums, ids = _native.pointer(col_sum), _native.pointer(rows)
+    target = (dw.data_ptr(), dw.stride(0), sums, ids, x.shape[0])
+    if rounds and (rounds_beside_half if half_x else rounds_operands)(k, m):
+        left, right = (x.data_ptr(), x.stride(0), half_x), (g.data_ptr(), g.stride(0), g.dtype is torch.bfloat16)
+        _gemm_tn_half_rounded(g.shape[0], k, m, *left, *right, *target)
+        return dw
+    wide = g.float()
+    if not half_x:
+        return matmul_tn(x, wide, col_sum=col_sum, out=dw, rows=rows)
+    _gemm_tn_half(wide.shape[0], k, m, x.data_ptr(), x.stride(0), wide.data_ptr(), wide.stride(0), *target)
     return dw
 
 

@@ -21,7 +21,7 @@ class Epilogue:
     Attributes:
         row_scale: (n,) float32, ``t *= row_scale[i]``.
         bias: (f,) float32, ``t += bias``.
-        addend: (n, f) float32 with contiguous rows, ``t += addend[i]``.
+        addend: (n, f) float32 with contiguous rows, ``t += addend[i]``; over edges bfloat16 as well.
         addend_rows: The addend is (addend_rows, f) and the rows from there on add nothing; None: it is (n, f).
         relu: ``t = max(t, 0)``; NaN stays NaN.
         mask: (n, f) float32 with contiguous rows, ``t = where(mask[i] > 0, t, 0)``; over edges bfloat16 as well.
@@ -44,22 +44,23 @@ class Epilogue:
 
     def native(self) -> _native.Epilogue:
         """The structure a kernel reads. It holds addresses only: this object must outlive the call."""
-        row_scale, bias, mask = self.row_scale, self.bias, self.mask
-        addend = None if self.addend_rows == 0 else self.addend
+        row_scale, bias = self.row_scale, self.bias
+        addend, half_addend = _by_dtype(None if self.addend_rows == 0 else self.addend)
+        mask, half_mask = _by_dtype(self.mask)
         col_sum, post_scale = self.col_sum, self.post_scale
-        is_half = mask is not None and mask.dtype is torch.bfloat16
         return _native.Epilogue(
             None if row_scale is None else row_scale.data_ptr(),
             None if bias is None else bias.data_ptr(),
-            None if addend is None else addend.data_ptr(),
-            0 if addend is None else addend.stride(0),
+            addend,
+            0 if self.addend is None else self.addend.stride(0),
             self.relu,
-            None if mask is None or is_half else mask.data_ptr(),
-            0 if mask is None else mask.stride(0),
+            mask,
+            0 if self.mask is None else self.mask.stride(0),
             None if col_sum is None else col_sum.data_ptr(),
             None if post_scale is None else post_scale.data_ptr(),
             self.addend_rows or 0,
-            None if mask is None or not is_half else mask.data_ptr(),
+            half_mask,
+            half_addend,
         )
 
     def reference(self, t: torch.Tensor) -> torch.Tensor:
@@ -87,8 +88,10 @@ class Epilogue:
             torch.sum(before, 0, dtype=self.col_sum.dtype, out=self.col_sum)
         return t.copy_(Epilogue(post_scale=self.post_scale).reference(before))
 
-    def check(self, who: str, rows: int, width: int, half_mask: bool = False) -> None:
-        """Every tensor has the shape its stage needs for a (rows, width) product; ``half_mask``: it may be bfloat16.
+    def check(self, who: str, rows: int, width: int, half_stages: bool = False) -> None:
+        """Every tensor has the shape its stage needs for a (rows, width) product.
+
+        ``half_stages``: addend and mask may be bfloat16.
 
         Raises: ShapeError or DtypeError naming the stage.
         """
@@ -105,9 +108,16 @@ class Epilogue:
         for name, tensor, shape in stages:
             if tensor is None:
                 continue
-            taken = (torch.float32, torch.bfloat16) if name == "mask" and half_mask else (torch.float32,)
+            taken = (torch.float32, torch.bfloat16) if name in ("addend", "mask") and half_stages else (torch.float32,)
             if tensor.dtype not in taken:
                 raise DtypeError(f"{who}: expected {name} of dtype torch.float32, got {tensor.dtype}")
             if tensor.shape != shape or (tensor.stride(-1) != 1 and shape[-1] > 1):
                 layout = f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
                 raise ShapeError(f"{who}: expected {name} of shape {shape} with contiguous rows, got {layout}")
+
+
+def _by_dtype(rows: torch.Tensor | None) -> tuple[int | None, int | None]:
+    """Where rows lie, in float32 or in bfloat16."""
+    if rows is None:
+        return None, None
+    return (None, rows.data_ptr()) if rows.dtype is torch.bfloat16 else (rows.data_ptr(), None)

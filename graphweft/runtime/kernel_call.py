@@ -46,6 +46,7 @@ class KernelCall:
         frees: Indices of slots that nobody reads afterwards.
         over: Whether the result takes the memory of an operand.
         place: Where its operands and results lie.
+        halves: Indices of slots that hold rows in bfloat16, whatever the type of their value says.
     """
 
     kernel: str
@@ -58,6 +59,7 @@ class KernelCall:
     frees: tuple[int, ...] = ()
     over: bool = False
     place: str = "host"
+    halves: frozenset[int] = frozenset()
 
     @property
     def work(self) -> Work:
@@ -92,8 +94,8 @@ class KernelCall:
 
         Structure, ids, numbers and sparse features are not counted.
         """
-        read = {slot.at: slot.value for slot in self.reads}
-        return _bytes_a_row(read.values()), _bytes_a_row(slot.value for slot in self.writes)
+        read = {slot.at: slot for slot in self.reads}
+        return _bytes_a_row(read.values(), self.halves), _bytes_a_row(self.writes, self.halves)
 
     def get(self, name: str, default: Any = None) -> Any:
         """The attribute ``name``, or ``default``."""
@@ -117,12 +119,13 @@ class KernelCall:
         return f"{made} = {self.kernel}({given}{'; ' if fixed else ''}{fixed}){steps} : {types}{moved}{over}{after}"
 
 
-def _bytes_a_row(values: Iterable[Value]) -> dict[str, int]:
+def _bytes_a_row(slots: Iterable[Slot], halves: frozenset[int]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for kind in (value.type for value in values):
+    for slot in slots:
+        kind = slot.value.type
         if isinstance(kind, TensorType) and not kind.sparse:
-            rows = kind.rows or ""
-            found[rows] = found.get(rows, 0) + kind.dtype.itemsize * math.prod(kind.dims)
+            rows, item = kind.rows or "", torch.bfloat16.itemsize if slot.at in halves else kind.dtype.itemsize
+            found[rows] = found.get(rows, 0) + item * math.prod(kind.dims)
     return found
 
 

@@ -18,6 +18,7 @@ import torch
 from graphweft import _config
 from graphweft._memory import POOL
 from graphweft._trace import active, span
+from graphweft.cost import Work
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, number, structural_key
 from graphweft.ir.residency import Residency, StructType, TensorType
@@ -26,10 +27,11 @@ from graphweft.passes.fuse import BACKWARD, FORWARD, group_values
 from graphweft.passes.groups import Group
 from graphweft.passes.hoist import frontier
 from graphweft.passes.pipeline import Compiled
+from graphweft.passes.work import Sizes
 from graphweft.runtime.constants import is_consumed
 from graphweft.runtime.feature_types import in_full, is_half
 from graphweft.runtime.half_rows import HALF, half_attribute, makes_half, may_be_half, readers_of, stores_half
-from graphweft.runtime.kernel_call import KernelCall, Slots, calls_text
+from graphweft.runtime.kernel_call import KernelCall, Slot, Slots, calls_text
 from graphweft.runtime.lower import lower
 from graphweft.runtime.profile import PROFILE
 from graphweft.runtime.target import Launch, Target
@@ -119,8 +121,10 @@ class Plan:
         self.forward = self._calls(forward, pairs, keep={*self.saved, *(s for _, s in self.outputs)})
         self.backward = self._calls(backward, pairs, keep={s for s in self.gradients if s is not None})
         self._readers = readers_of((*self.forward, *self.backward))
-        self.forward, self.halves = self._in_half()
+        self.halves = frozenset[int]()
+        self.forward, self.backward = self._in_half(self.forward), self._in_half(self.backward)
         self.hoisted = tuple(map(self._rounded, self.hoisted))
+        self.forward, self.backward = self._counted(self.forward), self._counted(self.backward)
         launches, self.walks = self.target.bind((*self.forward, *self.backward))
         self._forward = tuple(zip(launches, self.forward, strict=False))
         self._backward = tuple(zip(launches[len(self.forward) :], self.backward, strict=True))
@@ -303,27 +307,52 @@ class Plan:
         """``item``, kept in bfloat16 where the plan asks for that and all that read it take such rows."""
         if "kept" not in self.compiled.rounds or item.is_output or not isinstance(item.value.type, TensorType):
             return item
-        if not may_be_half(item.value, self._readers, self.target.halves):
+        if not may_be_half(item.value, self._readers, self.target.takes_half):
             return item
         is_half = makes_half(self.preparation(item)[1], item.value)
         return replace(item, is_half=True, key=f"{item.key} bf16") if is_half else item
 
-    def _in_half(self) -> tuple[tuple[KernelCall, ...], frozenset[int]]:
-        """The forward calls, which store results in bfloat16 where all that read them take such rows, and their slots.
+    def _in_half(self, given: tuple[KernelCall, ...]) -> tuple[KernelCall, ...]:
+        """The calls, which store results in bfloat16 where all that read them take such rows; their slots are noted.
 
-        Products round such rows anyway, so that only sums over edges of them change.
+        Products round such rows anyway, so that only sums over edges of them change. Sums over edges of rows that lie
+        so are stored so.
         """
-        outputs, off = {slot for _, slot in self.outputs}, _config.current().disabled_kernels.split(",")
-        taken = frozenset((kernel, role) for kernel, role in self.target.halves if kernel not in off)
-        calls, halves = list(self.forward), set[int]()
+        wanted = {slot for _, slot in self.outputs} | set(self.gradients)
+        calls, halves = list(given), set(self.halves)
         for index, call in enumerate(calls if "results" in self.compiled.rounds else ()):
-            if self.target.makes_half(call):
-                made = [s for s in call.writes if s.at not in outputs and stores_half(s, self._readers, taken)]
+            if self.target.makes_half(call) or (call.kernel == "spmm" and call.operand("x") in halves):
+                made = [s for s in call.writes if s.at not in wanted and self._stores_half(s)]
                 calls[index] = replace(call, attrs=(*call.attrs, *map(half_attribute, made)))
                 halves |= {slot.at for slot in made}
             elif call.kernel == "own_rows" and call.operand("x1") in halves:
                 halves.add(call.writes[0].at)
-        return tuple(calls), frozenset(halves)
+        self.halves = frozenset(halves)
+        return tuple(calls)
+
+    def _stores_half(self, slot: Slot) -> bool:
+        return stores_half(slot, self._readers, self.target.takes_half)
+
+    @functools.cached_property
+    def _lies_half(self) -> frozenset[int]:
+        """Slots of rows in bfloat16, hoisted ones among them."""
+        return self.halves | {item.slot for item in self.hoisted if item.is_half}
+
+    def works_at(self, sizes: Sizes) -> dict[Value, tuple[Work, ...]]:
+        """What the kernel of every group does, by its result, with rows as they lie."""
+        values = self.compiled.program.values
+        return self.compiled.works_at(replace(sizes, halves={values[slot] for slot in self._lies_half}))
+
+    def _counted(self, calls: tuple[KernelCall, ...]) -> tuple[KernelCall, ...]:
+        """The calls, which tell which of their rows lie in bfloat16 and count them so."""
+        if not self._lies_half:
+            return calls
+        works, found = self.works_at(self.compiled.sizes), list[KernelCall]()
+        for call in calls:
+            halves = self._lies_half & {slot.at for slot in (*call.reads, *call.writes)}
+            done = next((works[slot.value] for slot in call.writes if slot.value in works), call.works)
+            found.append(replace(call, halves=halves, works=done))
+        return tuple(found)
 
     @functools.cached_property
     def takes_half(self) -> bool:
@@ -331,7 +360,7 @@ class Plan:
         x = next((v for v in self.compiled.program.inputs if v["name"] == "x"), None)
         parts = [self.preparation(item)[1] for item in self.hoisted if "x" in item.leaves]
         readers = readers_of((*self.forward, *self.backward, *(call for calls in parts for call in calls)))
-        return x is None or may_be_half(x, readers, self.target.halves)
+        return x is None or may_be_half(x, readers, self.target.takes_half)
 
     def keeps_columns(self, item: HoistedValue, name: str) -> bool:
         """Whether every column of ``item`` follows from the same column of the input ``name``."""

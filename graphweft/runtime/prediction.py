@@ -63,7 +63,7 @@ def predicted(
 
 def plan_works(plan: Plan, sizes: Sizes) -> tuple[Works, float]:
     """What the calls of ``plan`` do at other sizes, made one by one, and the seconds on one thread of its walks."""
-    calls, found = [*plan.forward, *plan.backward], plan.compiled.works_at(sizes)
+    calls, found = [*plan.forward, *plan.backward], plan.works_at(sizes)
     done = (next((found[slot.value] for slot in call.writes if slot.value in found), ()) for call in calls)
     works: Works = [(work, 1.0) for of_call in done for work in of_call]
     return [*works, (call_work(), len(calls))], sum(computed(call, sizes) for call in calls)

@@ -123,7 +123,7 @@ def spmm(
         given = f"{self_factor.dtype} of shape {tuple(self_factor.shape)} beside {x.dtype}"
         raise ShapeError(f"spmm: expected one float32 number for self_factor, beside rows summed in it, got {given}")
     if epilogue is not None:
-        epilogue.check("spmm", adj.num_rows, width, half_mask=True)
+        epilogue.check("spmm", adj.num_rows, width, half_stages=True)
     weights, scales, factor = map(_native.pointer, (weight, src_scale, self_factor))
     over = out.data_ptr() == x.data_ptr()
     columns, entries = _stood_for(adj)

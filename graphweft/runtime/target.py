@@ -180,6 +180,10 @@ class Target:
         """Whether results of a call may be stored in bfloat16: it makes them of operands that it rounds."""
         return False
 
+    def takes_half(self, kernel: str, role: str, call: KernelCall) -> bool:
+        """Whether a call reads the operand of that role, without its number, in bfloat16."""
+        return (kernel, role) in self.halves and kernel not in _config.current().disabled_kernels.split(",")
+
     def buffers(self, call: KernelCall, sizes: Sizes) -> int:
         """Bytes of the buffers that a call takes while it runs, which kernels keep for the next one."""
         return 0

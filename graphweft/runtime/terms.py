@@ -186,20 +186,20 @@ def contract_terms(
 
     G is made block of rows by block of rows, in the core's own cache, and never stored: with A the input of a layer and
     the sums of its neighbours, these are the gradients of both weights. ``rounds``: as in matmul; rows of G are rounded
-    after the epilogue.
+    after the epilogue. x, and the epilogue's mask and addend, may be bfloat16.
 
     Shape: x (edges.num_cols, m), left operands (edges.num_rows, k) -> (k, m) each.
     Raises: ShapeError or DtypeError where an operand does not fit; IndexRangeError for a row outside its table.
     """
     who, n, m = "contract_terms", edges.num_rows, x.shape[1]
-    if x.dtype is not torch.float32 or any(left.x.dtype not in STORED for left in lefts):
+    if any(t.dtype not in STORED for t in (x, *(left.x for left in lefts))):
         got = f"{x.dtype} and {[str(left.x.dtype) for left in lefts]}"
-        raise DtypeError(f"{who}: expected float32, or bfloat16 for left operands, got {got}")
+        raise DtypeError(f"{who}: expected float32 or bfloat16, got {got}")
     if x.shape[0] != edges.num_cols:
         raise ShapeError(f"{who}: expected {edges.num_cols} rows, one per column, got {x.shape[0]}")
     stages = None
     if epilogue is not None:
-        epilogue.check(who, n, m, half_mask=True)
+        epilogue.check(who, n, m, half_stages=True)
         stages = ctypes.byref(epilogue.native())
     table = (_native.Left * len(lefts))()
     made, read = [], [_rows(x)]
@@ -216,6 +216,10 @@ def contract_terms(
         read.append(rows)
     decides = dense.rounds_beside_half if all(t.dtype is torch.bfloat16 for t in read[1:]) else dense.rounds_operands
     rounded = rounds and all(decides(left.x.shape[1], m) for left in lefts)
-    product = _gemm_tn_terms_rounded if rounded else _gemm_tn_terms
-    product(m, table, len(lefts), edges.native, read[0].data_ptr(), read[0].stride(0), stages)
+    source = read[0] if rounded else read[0].float()
+    operands = (m, table, len(lefts), edges.native, source.data_ptr(), source.stride(0))
+    if rounded:
+        _gemm_tn_terms_rounded(*operands, source.dtype is torch.bfloat16, stages)
+    else:
+        _gemm_tn_terms(*operands, stages)
     return made

@@ -116,6 +116,44 @@ void check_contraction(int64_t n, int64_t k, int64_t m, bool by_index) {
   CHECK(near);
 }
 
+// Operands that lie in bfloat16 have the bits of those that are rounded on the way.
+void check_stored_contraction(int64_t n, int64_t k, int64_t m, bool by_index) {
+  const int64_t table = by_index ? 50 : n;
+  matrix x(table, k, 3, 1), g(n, m, 2, 2);
+  const auto stored = [](const std::vector<float>& given) {
+    std::vector<uint16_t> out;
+    for (const float v : given) {
+      const float near = rounded(v);
+      uint32_t bits;
+      std::memcpy(&bits, &near, sizeof bits);
+      out.push_back(uint16_t(bits >> 16));
+    }
+    out.push_back(0);
+    return out;
+  };
+  const std::vector<uint16_t> short_x = stored(x.v), short_g = stored(g.v);
+  const std::vector<int64_t> ids = data::ids<int64_t>(n, table, 8);
+  const int64_t* const rows = by_index ? ids.data() : nullptr;
+  std::vector<float> wide(size_t(k * m + 1), -7.0f);
+  CHECK(gw_gemm_tn_f32_bf16(n, k, m, x.at(), x.ld, g.at(), g.ld, nullptr, wide.data(), m, nullptr, rows, table) == 0);
+  for (int kinds = 1; kinds < 4; ++kinds) {
+    const bool half_x = (kinds & 1) != 0, half_g = (kinds & 2) != 0;
+    std::vector<float> dw(size_t(k * m + 1), -7.0f), sums(size_t(m), -7.0f);
+    const void* const left = half_x ? static_cast<const void*>(short_x.data()) : x.at();
+    const void* const right = half_g ? static_cast<const void*>(short_g.data()) : g.at();
+    CHECK(gw_gemm_tn_half_f32_bf16(n, k, m, left, x.ld, half_x, right, g.ld, half_g, dw.data(), m, data::pointer(sums),
+                                   rows, table) == 0);
+    CHECK(std::memcmp(dw.data(), wide.data(), dw.size() * sizeof(float)) == 0);
+    bool near = true;
+    for (int64_t j = 0; j < m; ++j) {
+      double want = 0;
+      for (int64_t i = 0; i < n; ++i) want += half_g ? g(i, j) : double(g.v[size_t(i * g.ld + j)]);
+      near = near && check::close(sums[size_t(j)], want, 1e-4);
+    }
+    CHECK(near);
+  }
+}
+
 // Rows as they lie, rows by index and sums over edges, of widths that are odd and even.
 struct three_halves {
   int64_t n, m, table = 70;
@@ -218,6 +256,10 @@ TEST(rounded_contractions_of_all_small_sizes) {
     }
     check_contraction(3000, 40, 33, false);
     check_contraction(300, 1100, 20, true);
+    check_stored_contraction(1100, 70, 33, false);
+    check_stored_contraction(600, 21, 47, true);
+    check_stored_contraction(3, 5, 1, false);
+    check_stored_contraction(0, 4, 2, false);
   });
 }
 
@@ -266,7 +308,7 @@ TEST(rounded_contractions_with_sums_over_edges) {
         gw_epilogue_f32 stages{};
         stages.row_scale = scale.data();
         stages.col_sum = sums.data();
-        CHECK(gw_gemm_tn_terms_f32_bf16(m, lefts, 2, &view, g.data(), m, &stages) == 0);
+        CHECK(gw_gemm_tn_terms_f32_bf16(m, lefts, 2, &view, g.data(), m, 0, &stages) == 0);
         std::vector<double> want(dw.size(), 0.0), want_sums(size_t(m), 0.0);
         for (int64_t i = 0; i < n; ++i)
           for (int64_t j = 0; j < m; ++j) {

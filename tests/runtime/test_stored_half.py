@@ -142,6 +142,36 @@ def test_a_mask_in_bfloat16_has_the_bits_of_the_same_in_float32() -> None:
             assert torch.equal(one[0], other[0])
 
 
+@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize(("k", "m"), WIDTHS)
+def test_contractions_of_gradients_in_bfloat16_have_the_bits_of_the_same_in_float32(
+    k: int, m: int, rounds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dense, "rounds_operands", lambda k, m: True)
+    monkeypatch.setattr(dense, "rounds_beside_half", lambda k, m: True)
+    g, addend, edges = numbers(700, m).bfloat16(), numbers(90, m, seed=1).bfloat16(), graph(700, 3000).csc_structure
+    for x in (numbers(700, k, seed=2), numbers(700, k, seed=2).bfloat16()):
+        sums, wide_sums = torch.empty(m), torch.empty(m)
+        made = matmul_tn(x, g, col_sum=sums, rounds=rounds)
+        assert torch.equal(made, matmul_tn(x, g.float(), col_sum=wide_sums, rounds=rounds))
+        assert torch.allclose(sums, wide_sums, rtol=1e-5, atol=1e-5)
+        exact, size = (x.double().t() @ g.double(), x.double().abs().t() @ g.double().abs())
+        assert (made - exact).abs().max() <= (2.0**-7 if rounds else 1e-5) * size.max()
+        found = []
+        for one, other in ((g, addend), (g.float(), addend.float())):
+            taps = torch.empty(m)
+            stages = Epilogue(addend=other, addend_rows=90, col_sum=taps)
+            found.append((*contract_terms([Left(x)], edges, one, epilogue=stages, rounds=rounds), taps))
+        assert all(torch.equal(short, wide) for short, wide in zip(*found, strict=True))
+
+
+def test_an_addend_in_bfloat16_has_the_bits_of_the_same_in_float32() -> None:
+    for width in (1, 16, 31, 200):
+        x, addend = numbers(300, width, seed=1), numbers(300, width, seed=2).bfloat16()
+        short, wide = (spmm(graph().csc_structure, x, epilogue=Epilogue(addend=a)) for a in (addend, addend.float()))
+        assert torch.equal(short, wide)
+
+
 @pytest.mark.parametrize("width", [1, 16, 31, 100])
 def test_sums_over_edges_against_scipy(width: int) -> None:
     g = graph()
@@ -184,8 +214,10 @@ def test_refused_in_one_line() -> None:
         matmul_terms([Term(numbers(4, 3), numbers(3, 2).bfloat16())])
     with pytest.raises(DtypeError, match=r"matmul_terms: expected mask of dtype torch.float32, got torch.bfloat16"):
         matmul_terms([Term(numbers(4, 3), numbers(3, 2))], epilogue=Epilogue(mask=numbers(4, 2).bfloat16()))
-    with pytest.raises(DtypeError, match=r"expected float32, or bfloat16 for left operands, got torch.bfloat16"):
-        contract_terms([Left(numbers(300, 2))], g.csc_structure, numbers(300, 2).bfloat16())
+    with pytest.raises(DtypeError, match=r"contract_terms: expected float32 or bfloat16, got torch.float64"):
+        contract_terms([Left(numbers(300, 2))], g.csc_structure, numbers(300, 2).double())
+    with pytest.raises(DtypeError, match=r"matmul: expected addend of dtype torch.float32, got torch.bfloat16"):
+        dense.matmul(numbers(4, 3), numbers(3, 2), epilogue=Epilogue(addend=numbers(4, 2).bfloat16()))
     with pytest.raises(DtypeError, match=r"SAGE: expected x of torch.float32"):
         gw.nn.SAGE(3, 4, 2)(g, numbers(300, 3).bfloat16())
 

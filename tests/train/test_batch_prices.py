@@ -78,7 +78,7 @@ def test_works_at_the_sizes_that_decided_a_plan_are_those_of_its_calls(kind: str
     steps = gw.Trainer(getattr(gw.nn, kind)(ds.num_features, 16, ds.num_classes), ds, mode="mini")._batch
     steps.prepare()
     staged, sizes = steps.staged_plan()
-    found = staged.plan.compiled.works_at(sizes)
+    found = staged.plan.works_at(sizes)
     for call in (*staged.plan.forward, *staged.plan.backward):
         assert [found[slot.value] for slot in call.writes if slot.value in found] == [call.works]
 

@@ -84,7 +84,12 @@ def test_layers_of_batches_are_kept_in_bfloat16_where_products_round(
     made = [call for call in plan.forward if call.kernel == "matmul_terms"]
     assert [call.get("result") for call in made] == ["bf16", "bf16", None]  # the last one is the caller's
     assert [call.get("kept0") for call in made] == ["bf16"] * 3
-    assert len(plan.halves) == 7  # with the rows of their own that layers read of them
+    gradients = [c for c in plan.backward if c.kernel in ("matmul", "spmm")]
+    assert [c.get("result") for c in gradients] == ["bf16"] * len(gradients)
+    assert len(plan.halves) == 7 + len(gradients)  # with the rows of their own that layers read of them
+    rows = made[1].moved()[1]  # of the second layer's results and of the sums that it keeps
+    assert sum(rows.values()) == 2 * (48 + 48)
+    assert made[1].work.bytes < 0.6 * plan.compiled.works[made[1].value][0].bytes
     torch.set_num_threads(3)
     assert all(torch.equal(one, other) for one, other in zip(half, step("bf16")[1], strict=True))
     exact, wide = step("float32")

@@ -27,6 +27,7 @@ struct gw_epilogue_f32 {
   const float* post_scale;    // [n]      t *= post_scale[i]
   int64_t addend_rows;        //          rows of the addend: those from here on add nothing; 0: it has all n
   const uint16_t* half_mask;  // [n, f] in place of mask: the same in bfloat16; sums over edges alone take it
+  const uint16_t* half_addend;  // [n, f] in place of addend: the same in bfloat16; sums over edges alone take it
 };
 
 // One left operand of a product with several, y = epilogue(sum of the terms' products): rows of x as they lie, rows of

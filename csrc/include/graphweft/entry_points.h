@@ -108,11 +108,11 @@ GW_API int gw_gemm_terms_f32_bf16(int64_t n, int64_t m, const gw_term_f32* terms
 GW_API int gw_gemm_tn_f32_bf16(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* g,
                                int64_t ldg, const float* row_scale, float* dw, int64_t lddw, float* col_sum,
                                const int64_t* rows, int64_t table_rows);
-GW_API int gw_gemm_tn_half_f32_bf16(int64_t n, int64_t k, int64_t m, const uint16_t* x, int64_t ldx, const float* g,
-                                    int64_t ldg, float* dw, int64_t lddw, float* col_sum, const int64_t* rows,
-                                    int64_t table_rows);
+GW_API int gw_gemm_tn_half_f32_bf16(int64_t n, int64_t k, int64_t m, const void* x, int64_t ldx, int32_t half_x,
+                                    const void* g, int64_t ldg, int32_t half_g, float* dw, int64_t lddw, float* col_sum,
+                                    const int64_t* rows, int64_t table_rows);
 GW_API int gw_gemm_tn_terms_f32_bf16(int64_t m, const gw_left_f32* lefts, int64_t num_lefts, const gw_adjacency* edges,
-                                     const float* x, int64_t ldx, const gw_epilogue_f32* epilogue);
+                                     const void* x, int64_t ldx, int32_t half, const gw_epilogue_f32* epilogue);
 GW_API int gw_generate_permutation(int64_t n, uint64_t seed, uint64_t stream, int32_t* out);
 GW_API int gw_generate_weights(int64_t n, uint64_t seed, uint64_t stream, double low, double high, double exponent,
                                uint32_t* out);

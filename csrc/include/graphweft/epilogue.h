@@ -11,7 +11,7 @@ namespace gw {
 
 // Whether row `row` has an addend.
 GW_INLINE bool has_addend(const gw_epilogue_f32& stages, int64_t row) {
-  return stages.addend && (stages.addend_rows == 0 || row < stages.addend_rows);
+  return (stages.addend || stages.half_addend) && (stages.addend_rows == 0 || row < stages.addend_rows);
 }
 
 // Applies the stages to columns [col, col + V vectors) of row `row`. `col_sum` is the partial-sum row of the caller's
@@ -29,7 +29,11 @@ GW_INLINE void apply_epilogue(const gw_epilogue_f32& stages, int64_t row, int64_
     for (int v = 0; v < V; ++v) t[v] += other[v];
   }
   if (has_addend(stages, row)) {
-    io::load(stages.addend + row * stages.ld_addend + col, tail, other);
+    const int64_t at = row * stages.ld_addend + col;
+    if (stages.half_addend)
+      tile_io<bf16, V, Full>::load(stages.half_addend + at, tail, other);
+    else
+      io::load(stages.addend + at, tail, other);
     for (int v = 0; v < V; ++v) t[v] += other[v];
   }
   if (stages.relu) {

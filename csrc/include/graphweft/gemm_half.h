@@ -108,6 +108,19 @@ struct half_output {
   float* col_sum;    // the chunk's partial column sums, or null
   bool streams;
 
+  static constexpr bool both_panels = vf::lanes == half_panel;  // of a product are finished and rounded in registers
+
+  // Rounds V vectors of row `row` from column `col` on to where they belong; `tail` lanes of the last one.
+  template <int V, class Vector>
+  GW_INLINE void put_rounded(const Vector (&t)[V], int64_t row, int64_t col, int tail) const {
+    uint16_t* const out = half_y + row * shape.ldy + col;
+#if defined(__AVX512F__)
+    if constexpr (V == 2)
+      if (streams && tail == vf::lanes && form == half_form::instructions)
+        return _mm512_stream_si512(reinterpret_cast<__m512i*>(out), round_both(__m512(t[0]), __m512(t[1])));
+#endif
+    tail == vf::lanes ? store_rounded<V, true>(form, out, tail, t) : store_rounded<V, false>(form, out, tail, t);
+  }
   template <int Rows, int Vectors>
   int64_t emit_rows(float* c, int64_t ldc, int64_t row, int64_t end, int64_t col, int tail) const {
     constexpr int lanes = vf::lanes;
@@ -117,7 +130,10 @@ struct half_output {
         for (int v = 0; v < Vectors; ++v) tile.t[r][v] = float_lanes<lanes>::load(c + r * ldc + v * lanes);
       if (shape.epilogue) tile.apply(*shape.epilogue, row, col, tail, col_sum);
       if (half_y) {
-        tile.store(c, ldc, lanes);
+        if constexpr (both_panels)
+          for (int r = 0; r < Rows; ++r) put_rounded<Vectors>(tile.t[r], row + r, col, tail);
+        else
+          tile.store(c, ldc, lanes);
         continue;
       }
       float* out = shape.y + row * shape.ldy + col;
@@ -144,18 +160,12 @@ struct half_output {
   // Rounds finished rows [row, end) of columns [col, col + width), 32 at most, to where they belong.
   void round(const float* c, int64_t ldc, int64_t row, int64_t end, int64_t col, int64_t width) const {
     uint16_t* out = half_y + row * shape.ldy + col;
-    for (; row < end; ++row, c += ldc, out += shape.ldy) {
-#if defined(__AVX512F__)
-      if (streams && width == 32 && form == half_form::instructions) {
-        _mm512_stream_si512(reinterpret_cast<__m512i*>(out), round_both(_mm512_load_ps(c), _mm512_load_ps(c + 16)));
-        continue;
-      }
-#endif
-      round_row(form, c, width, out);
-    }
+    for (; row < end; ++row, c += ldc, out += shape.ldy) round_row(form, c, width, out);
   }
   // Rows [row, end) of columns [col, col + width), 32 at most, whose sums are c.
   void write(float* c, int64_t ldc, int64_t row, int64_t end, int64_t col, int64_t width) const {
+    if constexpr (both_panels)
+      return width > half_panel ? emit<2>(c, ldc, row, end, col, width) : emit<1>(c, ldc, row, end, col, width);
     for (int64_t p = 0; p < width; p += half_panel)
       finish(c + p, ldc, row, end, col + p, std::min<int64_t>(half_panel, width - p));
     if (half_y) round(c, ldc, row, end, col, width);
@@ -186,7 +196,8 @@ inline void multiply_half_rows(const half_session& unit, const uint32_t* x, cons
     for (int64_t i = 0; i < count; i += 32) {
       const int64_t rows = std::min<int64_t>(32, count - i);
       const int tall = rows > 16 ? 2 : 1, wide = m - col > half_panel ? 2 : 1;
-      unit.multiply({x + i * pairs, pairs, tall, packed + col * pairs, ldb, wide, pairs, sums, 32, false, &coming});
+      unit.multiply({x + i * pairs, pairs, 16, 16 * pairs, tall, packed + col * pairs, ldb, wide, pairs, sums, 32,
+                     false, &coming});
       output.write(sums, 32, row + i, row + i + rows, col, std::min<int64_t>(32, m - col));
     }
 }

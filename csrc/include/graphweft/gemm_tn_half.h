@@ -23,15 +23,14 @@ struct half_contraction {
   const gw_left_f32* lefts;
   int64_t num_lefts;
   const gw_adjacency* edges;  // G's rows are sums of those of `g` over these; null: row i of G is row i of `g`
-  const float* g;
-  int64_t ldg;
+  stored_rows g;
   const float* row_scale;           // [n] scales the rows of G in the product, null: none; without edges
   const gw_epilogue_f32* epilogue;  // of sums over edges; null: none
   float* col_sum;                   // [m] column sums of G, not scaled; null: not wanted
 };
 
 struct half_contraction_cut {
-  static constexpr int64_t block = 256, pairs = block / 2;  // rows of X and G that are rounded at a time
+  static constexpr int64_t block = 512, pairs = block / 2;  // rows of X and G that are rounded at a time
   static constexpr int64_t part = 32;                       // rows of G that are summed at a time
   static constexpr int64_t range = 512;                     // columns of X that are packed at a time
   int64_t width, height;                                    // of the products, side by side, in whole tiles
@@ -41,7 +40,8 @@ struct half_contraction_cut {
     constexpr int64_t scratch_floats = int64_t{1} << 21, fewest = 8, most = 64;
     for (int64_t t = 0; t < args.num_lefts; ++t) width += padded_to(args.lefts[t].k, half_panel);
     const int64_t blocks = (args.n + block - 1) / block;
-    const int64_t wanted = std::clamp(scratch_floats / std::max<int64_t>(1, height * width), fewest, most);
+    const int64_t fit = std::clamp(scratch_floats / std::max<int64_t>(1, height * width), fewest, most);
+    const int64_t wanted = std::clamp(blocks / 2, fewest, fit);  // adding up a slab takes as long as a block of rows
     slab_rows = std::max<int64_t>(1, (blocks + wanted - 1) / wanted) * block;
     slabs = (args.n + slab_rows - 1) / slab_rows;
   }
@@ -73,7 +73,8 @@ void pack_half_rows(const gw_left_f32& left, int64_t row, int64_t count, int64_t
   }
 }
 
-// Rows of G from `from` on, `count` at most 32 of them, turned: [m in whole tiles][pairs], with zeros behind the last.
+// Rows of G from `from` on, `count` at most 32 of them, turned: a tile of 16 x 16 words for every 16 columns, with
+// zeros behind the last row; those of the columns that follow are a block's tiles apart.
 template <half_form Form, class T>
 void turn_half_rows(const T* from, int64_t ld, int64_t count, int64_t m, const float* scale, uint32_t* out) {
   constexpr int64_t pairs = half_contraction_cut::pairs;
@@ -87,8 +88,19 @@ void turn_half_rows(const T* from, int64_t ld, int64_t count, int64_t m, const f
     };
     half_words words[16];
     for (int p = 0; p < 16; ++p) words[p] = pair_lanes<Form>(row(2 * p), row(2 * p + 1));
-    transpose_words(words, out + col * pairs, pairs);
+    transpose_words(words, out + col * pairs, 16);
   }
+}
+
+// Adds rows of bfloat16 numbers to column sums.
+inline void add_half_rows(const uint16_t* from, int64_t ld, int64_t count, int64_t m, float* sums) {
+  for (int64_t i = 0; i < count; ++i, from += ld)
+    for (int64_t col = 0; col < m; col += half_panel) {
+      const int64_t lanes = std::min<int64_t>(half_panel, m - col);
+      const half_words more = __builtin_convertvector(load_lanes(from + col, lanes), half_words) << 16;
+      const half_sums sum = load_lanes(sums + col, lanes) + half_sums(more);
+      std::memcpy(sums + col, &sum, size_t(lanes) * sizeof(float));
+    }
 }
 
 // Rows [row, row + count) of G, turned.
@@ -98,16 +110,23 @@ void turn_block(const half_contraction& args, int64_t row, int64_t count, float*
   constexpr int64_t part = half_contraction_cut::part;
   const gw_epilogue_f32 none{};
   const gw_epilogue_f32& stages = args.epilogue ? *args.epilogue : none;
-  for (int64_t i = 0; i < count; i += part, row += part, turned += part / 2) {
+  for (int64_t i = 0; i < count; i += part, row += part, turned += part / 2 * half_panel) {
     const int64_t rows = std::min(part, count - i);
     if (args.edges) {
-      sum_rows({*args.edges, args.g, args.ldg, args.m, stages, col_sum, true}, row, row + rows, Form, made, args.m);
+      sum_rows({*args.edges, args.g.x, args.g.ld, args.m, stages, col_sum, true, args.g.half}, row, row + rows, Form,
+               made, args.m);
       turn_half_rows<Form, uint16_t>(made, args.m, rows, args.m, nullptr, turned);
       continue;
     }
-    const float* const g = args.g + row * args.ldg;
-    if (col_sum) add_rows(g, args.ldg, rows, args.m, col_sum);
-    turn_half_rows<Form, float>(g, args.ldg, rows, args.m, args.row_scale ? args.row_scale + row : nullptr, turned);
+    if (args.g.half) {
+      const auto* const g = reinterpret_cast<const uint16_t*>(args.g.at(row));
+      if (col_sum) add_half_rows(g, args.g.ld, rows, args.m, col_sum);
+      turn_half_rows<Form, uint16_t>(g, args.g.ld, rows, args.m, nullptr, turned);
+      continue;
+    }
+    const auto* const g = reinterpret_cast<const float*>(args.g.at(row));
+    if (col_sum) add_rows(g, args.g.ld, rows, args.m, col_sum);
+    turn_half_rows<Form, float>(g, args.g.ld, rows, args.m, args.row_scale ? args.row_scale + row : nullptr, turned);
   }
 }
 
@@ -133,8 +152,9 @@ void contract_half_slab(const half_session& unit, const half_contraction& args, 
   constexpr int64_t block = cut.block, pairs = cut.pairs;
   int64_t widest = 0;
   for (int64_t t = 0; t < args.num_lefts; ++t) widest = std::max(widest, std::min(args.lefts[t].k, cut.range));
-  const word_buffer turned = make_words(cut.height * pairs), panels = make_words(padded_to(widest, half_panel) * pairs),
-                    made = make_words(args.edges ? (cut.part * args.m + 1) / 2 : 0);
+  const word_buffer turned = claim_words(cut.height * pairs),
+                    panels = claim_words(padded_to(widest, half_panel) * pairs),
+                    made = claim_words(args.edges ? (cut.part * args.m + 1) / 2 : 0);
   const int64_t begin = slab * cut.slab_rows, end = std::min(args.n, begin + cut.slab_rows);
   for (int64_t row = begin; row < end; row += block) {
     const int64_t rows = std::min(block, end - row), used = padded_to((rows + 1) / 2, 16);
@@ -151,9 +171,10 @@ void contract_half_slab(const half_session& unit, const half_contraction& args, 
         coming_rows coming = next_coming(args, t, first + cut.range, row, rows, end);
         for (int64_t col = 0; col < wide; col += 32)
           for (int64_t i = 0; i < cut.height; i += 32) {
-            unit.multiply({turned.get() + i * pairs, pairs, cut.height - i > 16 ? 2 : 1, panels.get() + col * pairs,
-                           pairs * half_panel, wide - col > half_panel ? 2 : 1, used, to + i * cut.width + col,
-                           cut.width, row != begin, &coming});
+            unit.multiply({turned.get() + i * pairs, half_panel, half_panel * half_panel, pairs * half_panel,
+                           cut.height - i > 16 ? 2 : 1, panels.get() + col * pairs, pairs * half_panel,
+                           wide - col > half_panel ? 2 : 1, used, to + i * cut.width + col, cut.width, row != begin,
+                           &coming});
           }
         to += wide;
       }

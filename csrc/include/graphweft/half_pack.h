@@ -24,12 +24,17 @@ struct free_words {
 };
 using word_buffer = std::unique_ptr<uint32_t[], free_words>;
 
-// `count` words of zeros on a cache line boundary.
-inline word_buffer make_words(int64_t count) {
+// `count` words on a cache line boundary, which are written before they are read.
+inline word_buffer claim_words(int64_t count) {
   const size_t bytes = size_t(count > 0 ? count : 1) * sizeof(uint32_t);
-  auto* p = static_cast<uint32_t*>(::operator new[](bytes, std::align_val_t{64}));
-  std::memset(p, 0, bytes);
-  return word_buffer(p);
+  return word_buffer(static_cast<uint32_t*>(::operator new[](bytes, std::align_val_t{64})));
+}
+
+// The same, of zeros.
+inline word_buffer make_words(int64_t count) {
+  word_buffer made = claim_words(count);
+  std::memset(made.get(), 0, size_t(count > 0 ? count : 1) * sizeof(uint32_t));
+  return made;
 }
 
 constexpr int64_t padded_to(int64_t count, int64_t whole) { return (count + whole - 1) / whole * whole; }
@@ -40,6 +45,10 @@ GW_INLINE half_words round_upper(half_sums v) {
   return v == v ? b + 0x7fffu + ((b >> 16) & 1u) : b | 0x400000u;
 }
 
+#if defined(__AVX512F__)
+GW_INLINE __mmask16 first_lanes(int64_t count) { return __mmask16((1u << count) - 1u); }
+#endif
+
 // The first `count` floats of p, the rest zero; all zero where p is null.
 GW_INLINE half_sums load_lanes(const float* p, int64_t count) {
   half_sums v{};
@@ -47,7 +56,11 @@ GW_INLINE half_sums load_lanes(const float* p, int64_t count) {
   if (count >= half_panel)
     std::memcpy(&v, p, sizeof v);
   else
+#if defined(__AVX512F__)
+    v = half_sums(_mm512_maskz_loadu_ps(first_lanes(count), p));  // what is put together by parts waits for its stores
+#else
     std::memcpy(&v, p, size_t(count) * sizeof(float));
+#endif
   return v;
 }
 
@@ -87,7 +100,11 @@ GW_INLINE half_numbers load_lanes(const uint16_t* p, int64_t count) {
   if (count >= half_panel)
     std::memcpy(&v, p, sizeof v);
   else
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    v = half_numbers(_mm256_maskz_loadu_epi16(first_lanes(count), p));
+#else
     std::memcpy(&v, p, size_t(count) * sizeof(uint16_t));
+#endif
   return v;
 }
 

@@ -11,8 +11,10 @@ namespace gw {
 
 // C (+)= A B for up to 32 rows and 32 columns.
 struct half_tile {
-  const uint32_t* a;  // [16 tall][lda] words of two numbers
-  int64_t lda;
+  const uint32_t* a;  // [16 tall] rows of words of two numbers, in pieces of 16 words
+  int64_t lda;        // words between rows of a piece,
+  int64_t next;       // between pieces of a row,
+  int64_t lower;      // and from a block of 16 rows to the next
   int tall;           // blocks of 16 rows, 1 or 2
   const uint32_t* b;  // panels [pairs][16], `ldb` words apart
   int64_t ldb;

@@ -23,9 +23,9 @@ inline void require_product(int64_t n, int64_t k, int64_t m, int64_t ldx, int64_
   require_rows("gather_matmul: expected ids", rows, n, table_rows);
 }
 
-// Products read a mask in float.
-inline void require_float_mask(const gw_epilogue_f32* epilogue) {
-  require(!epilogue || !epilogue->half_mask, "gemm: expected a mask in float32");
+// Products read their stages in float.
+inline void require_float_stages(const gw_epilogue_f32* epilogue) {
+  require(!epilogue || (!epilogue->half_mask && !epilogue->half_addend), "gemm: expected stages in float32");
 }
 
 inline void require_terms(int64_t n, int64_t m, const gw_term_f32* terms, int64_t num_terms, int64_t ldy) {

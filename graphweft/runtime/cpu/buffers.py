@@ -16,21 +16,21 @@ from graphweft.runtime.kernel_call import KernelCall
 
 _LANES, _SLABS, _FEWEST = 16, 64, 8
 _CACHE_FLOATS, _SLABS_FLOATS, _TERMS_FLOATS = 49152, 1 << 20, 1 << 21
-_BLOCK, _HALF_BLOCK = 128, 256  # rows that several contractions take at a time; in bfloat16
+_BLOCK, _HALF_BLOCK = 128, 512  # rows that several contractions take at a time; in bfloat16
 
 
 def buffers(call: KernelCall, sizes: Sizes) -> int:
     """Products that sum over rows keep partial sums of slabs of rows; others pack their matrices."""
     if call.kernel == "contract_terms":
-        made = [slot.value.tensor.dims for slot in call.writes[: call.get("count")]]
+        made = _contracted(call)
         graph = next(slot.value.type for slot in call.reads if slot.role == "graph")
         rows = sizes.rows.get(graph.dst, 0) if isinstance(graph, StructType) else 0
-        return terms_slabs(rows, [dims[0] for dims in made], made[0][-1], _rounds(call, made))
+        return terms_slabs(rows, [dims[0] for dims in made], made[0][-1], rounds_contractions(call))
     weights = {slot.role: slot.value.type for slot in call.reads if slot.role.startswith("weight")}
     if call.kernel == "contract":
         shared, (k, m) = weights.get("weight"), call.value.tensor.dims
         rows = sizes.rows.get(str(shared.rows), 0) if isinstance(shared, TensorType) else 0
-        return terms_slabs(rows, [k], m, True) if _rounds(call, [(k, m)]) else slabs(rows, k, m)
+        return terms_slabs(rows, [k], m, True) if rounds_contractions(call) else slabs(rows, k, m)
     if not call.kernel.startswith("matmul"):
         return 0
     return 4 * sum(prod(_padded(weight.dims)) for weight in weights.values() if isinstance(weight, TensorType))
@@ -48,12 +48,19 @@ def terms_slabs(n: int, ks: Sequence[int], m: int, rounds: bool) -> int:
     whole = [-(-k // _LANES) * _LANES if rounds else k for k in ks]
     floats = max(1, sum(prod(_padded((k, m))) for k in whole))
     blocks = -(-n // (_HALF_BLOCK if rounds else _BLOCK))
-    each = max(1, -(-blocks // min(max(_TERMS_FLOATS // floats, _FEWEST), _SLABS)))
+    wanted = min(max(_TERMS_FLOATS // floats, _FEWEST), _SLABS)
+    each = max(1, -(-blocks // (min(max(blocks // 2, _FEWEST), wanted) if rounds else wanted)))
     return 4 * floats * max(1, -(-blocks // each))
 
 
-def _rounds(call: KernelCall, made: Sequence[Sequence[int]]) -> bool:
-    return products.rounds(call) and all(rounds_operands(*dims) for dims in made)
+def _contracted(call: KernelCall) -> list[tuple[int, ...]]:
+    """Columns of both operands of a call's contractions."""
+    return [slot.value.tensor.dims for slot in call.writes[: call.get("count", 1)]]
+
+
+def rounds_contractions(call: KernelCall) -> bool:
+    """Whether all of a call's contractions round their operands on this processor."""
+    return products.rounds(call) and all(rounds_operands(*dims) for dims in _contracted(call))
 
 
 def _padded(dims: Sequence[int]) -> tuple[int, ...]:
@@ -61,4 +68,4 @@ def _padded(dims: Sequence[int]) -> tuple[int, ...]:
     return (*dims[:-1], -(-dims[-1] // _LANES) * _LANES)
 
 
-__all__ = ["buffers", "slabs", "terms_slabs"]
+__all__ = ["buffers", "rounds_contractions", "slabs", "terms_slabs"]

@@ -52,6 +52,11 @@ def rounds(call: KernelCall) -> bool:
     return bool(call.get("operands") == "bf16")
 
 
+def _result(call: KernelCall) -> torch.dtype:
+    """How the result of products is stored."""
+    return torch.bfloat16 if HALF in call.attrs else torch.float32
+
+
 def rows(call: KernelCall) -> Launch:
     """Stages applied to rows as they are, or read by index."""
     source, ids, out, epilogue = call.operand("x"), call.reading("ids"), call.writes[0].at, _epilogue(call)
@@ -92,7 +97,7 @@ def spmm(call: KernelCall) -> Launch:
 
 def _place(graph: Graph, x: torch.Tensor, source: torch.Tensor, over: bool, halves: bool) -> torch.Tensor | None:
     """Memory that a sum over edges is written into: that of its rows, or of their copy in bfloat16; None: new."""
-    if over:
+    if over and halves == (x.dtype == torch.bfloat16):
         return x.detach()
     return source if halves and source is not x and graph.is_square else None
 
@@ -148,12 +153,13 @@ def matmul(call: KernelCall) -> Launch:
     """Rows times a matrix."""
     a, b, ids, out = call.operand("x"), call.operand("weight"), call.reading("ids"), call.writes[0].at
     how, epilogue = {"transposed": call.get("transposed"), "rounds": rounds(call)}, _epilogue(call)
+    dtype = _result(call)
 
     def run(slots: Slots) -> None:
         at, source = None if ids is None else slots[ids], slots[a]
-        if source.dtype is torch.bfloat16:
+        if torch.bfloat16 in (source.dtype, dtype):
             term = Term(source, slots[b], how["transposed"], rows=at)
-            slots[out] = matmul_terms([term], epilogue=epilogue(slots), rounds=how["rounds"])
+            slots[out] = matmul_terms([term], epilogue=epilogue(slots), rounds=how["rounds"], dtype=dtype)
         else:
             slots[out] = dense.matmul(source, slots[b], epilogue=epilogue(slots), rows=at, **how)
 
@@ -216,7 +222,7 @@ def matmul_terms_of(call: KernelCall) -> Launch:
     out, epilogue = call.writes[0].at, _epilogue(call)
     count = sum(slot.role.startswith("weight") for slot in call.reads)
     terms, rounded = [_term(call, i) for i in range(count)], rounds(call)
-    dtype = torch.bfloat16 if HALF in call.attrs else torch.float32
+    dtype = _result(call)
 
     def run(slots: Slots) -> None:
         operands = [term(slots) for term in terms]

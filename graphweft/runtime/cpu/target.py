@@ -20,7 +20,7 @@ from graphweft.ir.residency import StructType, TensorType
 from graphweft.passes.groups import Group
 from graphweft.passes.work import Sizes, stored_entries, turns_rows
 from graphweft.runtime.cpu import attention, norms, products
-from graphweft.runtime.cpu.buffers import buffers
+from graphweft.runtime.cpu.buffers import buffers, rounds_contractions
 from graphweft.runtime.cpu.functions import SIMPLE, TYPED
 from graphweft.runtime.cpu.generated import edge_nests, row_nest
 from graphweft.runtime.dense import cross_entropy, rounds_operands
@@ -32,6 +32,7 @@ from graphweft.runtime.sparse import panel_row, rounds_rows, wants_panel
 from graphweft.runtime.target import Bound, Launch, Target, whole
 
 _ID = 4  # bytes of a node in a row that is turned around
+_ROUNDED_GRADIENTS = frozenset({("contract", "weight"), ("contract_terms", "x")})  # of contractions that round them
 
 
 class _Cpu(Target):
@@ -42,7 +43,9 @@ class _Cpu(Target):
     rounds_in_batches = Target.rounds_in_batches | {"results"}
     halves = frozenset(
         {("matmul", "x"), ("contract", "x"), ("matmul_terms", "x"), ("contract_terms", "left"), ("spmm", "x")}
-        | {("spmm_self", "x"), ("rows", "x"), ("spmm", "mask"), ("contract_terms", "mask")}
+        | {("spmm_self", "x"), ("rows", "x")}
+        | {(kernel, role) for kernel in ("spmm", "contract_terms") for role in ("mask", "addend")}
+        | _ROUNDED_GRADIENTS
     )
 
     def prepare(self, groups: Iterable[Group]) -> None:
@@ -86,11 +89,17 @@ class _Cpu(Target):
         return is_built(region)
 
     def makes_half(self, call: KernelCall) -> bool:
-        """Several products at once, all of which round their operands on this processor."""
-        if call.kernel != "matmul_terms" or not products.rounds(call) or self.launcher(call) is None:
+        """Products, all of which round their operands on this processor."""
+        is_product = call.kernel in ("matmul", "matmul_terms")
+        if not is_product or not products.rounds(call) or self.launcher(call) is None:
             return False
         weights = [slot.value.tensor for slot in call.reads if slot.role.startswith("weight")]
         return all(rounds_operands(*weight.dims) for weight in weights)
+
+    def takes_half(self, kernel: str, role: str, call: KernelCall) -> bool:
+        """Those of gradients where the contraction rounds them on this processor."""
+        taken = super().takes_half(kernel, role, call)
+        return taken and ((kernel, role) not in _ROUNDED_GRADIENTS or rounds_contractions(call))
 
     def buffers(self, call: KernelCall, sizes: Sizes) -> int:
         """Of products."""
