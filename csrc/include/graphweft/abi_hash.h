@@ -1,4 +1,4 @@
 // A mark of all entry points and structures. Written by csrc/bindings.py.
 #pragma once
 
-#define GW_ABI_HASH "7c218822f2739e15"
+#define GW_ABI_HASH "2b5aec32c2223fdf"
