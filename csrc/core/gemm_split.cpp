@@ -20,7 +20,7 @@ bool has_tiles() {
 void multiply(int64_t n, int64_t m, const gw_term_f32* terms, int64_t num_terms, const gw_epilogue_f32* epilogue,
               float* y, int64_t ldy) {
 #if defined(GW_MATRIX_TILES)
-  if (has_tiles()) return gw::gemm_split_terms(n, m, terms, num_terms, epilogue, y, ldy);
+  if (has_tiles()) return gw::split_product(n, m, terms, num_terms, epilogue, y, ldy).run();
 #endif
   gw::gemm_terms(n, m, terms, num_terms, epilogue, y, ldy);
 }

@@ -22,6 +22,7 @@ from graphweft.runtime.sparse import Adjacency
 
 _gemm_tn_terms = _native.declare("gw_gemm_tn_terms_f32")
 _gemm_tn_terms_rounded = _native.declare("gw_gemm_tn_terms_f32_bf16")
+_gemm_terms_split, _gemm_tn_terms_split = (_native.declare(f"gw_gemm_{name}_f32_split") for name in ("terms", "tn_terms"))
 _gemm_terms, _gemm_terms_rounded = _native.declare("gw_gemm_terms_f32"), _native.declare("gw_gemm_terms_f32_bf16")
 
 STORED = (torch.float32, torch.bfloat16)  # how rows that a product reads may lie in memory
@@ -170,7 +171,8 @@ def matmul_terms(
     if any(stores_half) or (rounds and decides(k, m)):
         _gemm_terms_rounded(n, m, table, len(terms), stages, y.data_ptr(), y.stride(0), stores_half[0])
     else:
-        _gemm_terms(n, m, table, len(terms), stages, y.data_ptr(), y.stride(0))
+        product = _gemm_terms_split if dense.splits_operands(sum(shape[1] for shape in shapes), m) else _gemm_terms
+        product(n, m, table, len(terms), stages, y.data_ptr(), y.stride(0))
     return y
 
 
@@ -215,7 +217,11 @@ def contract_terms(
         made.append(dw)
         read.append(rows)
     decides = dense.rounds_beside_half if all(t.dtype is torch.bfloat16 for t in read[1:]) else dense.rounds_operands
-    rounded = rounds and all(decides(left.x.shape[1], m) for left in lefts)
-    product = _gemm_tn_terms_rounded if rounded else _gemm_tn_terms
+    if rounds and all(decides(left.x.shape[1], m) for left in lefts):
+        product = _gemm_tn_terms_rounded
+    else:
+        splits = dense.splits_operands(sum(t.shape[1] for t in read[1:]), m)
+        is_full = all(t.dtype is torch.float32 for t in read)
+        product = _gemm_tn_terms_split if splits and is_full else _gemm_tn_terms
     product(m, table, len(lefts), edges.native, read[0].data_ptr(), read[0].stride(0), stages)
     return made

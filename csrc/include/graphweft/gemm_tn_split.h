@@ -9,7 +9,9 @@
 #if defined(GW_MATRIX_TILES)
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <vector>
 
 namespace gw {
 
@@ -38,7 +40,7 @@ inline int64_t split_column(int64_t col, int64_t step, int64_t q) {
 // Columns [first, first + width) of rows [row, row + count) of X, with zeros behind the last row. Rows that come within
 // the next `ahead` ones are fetched.
 inline void split_left_rows(const gw_left_f32& left, int64_t row, int64_t count, int64_t first, int64_t width,
-                            int64_t ahead, uint32_t* out) {
+                            int64_t ahead, uint32_t* out, split_check& check) {
   const stored_rows rows{left.x, left.ldx, false, left.rows};
   const int64_t bytes = rows.bytes(width), distance = std::clamp<int64_t>(8192 / std::max<int64_t>(1, bytes), 2, 16);
   const auto at = [&](int64_t i) {
@@ -51,14 +53,16 @@ inline void split_left_rows(const gw_left_f32& left, int64_t row, int64_t count,
     for (int64_t col = 0; col < width; col += half_panel) {
       const int64_t lanes = std::min<int64_t>(half_panel, width - col);
       half_words words[3];
-      split_lanes(load_lanes(one ? one + col : nullptr, lanes), load_lanes(two ? two + col : nullptr, lanes), words);
+      split_lanes(load_lanes(one ? one + col : nullptr, lanes), load_lanes(two ? two + col : nullptr, lanes), words,
+                  check);
       store_parts(words, out + split_column(col, i / split_step, i % split_step / 2));
     }
   }
 }
 
 // `count` rows of G, at most 32 of them, turned: words of two rows side by side, with zeros behind the last.
-inline void turn_split_rows(const float* from, int64_t ld, int64_t count, int64_t m, int64_t step, uint32_t* out) {
+inline void turn_split_rows(const float* from, int64_t ld, int64_t count, int64_t m, int64_t step, uint32_t* out,
+                            split_check& check) {
   for (int64_t col = 0; col < m; col += half_panel) {
     const int64_t lanes = std::min<int64_t>(half_panel, m - col);
     const auto row = [&](int64_t i) GW_INLINE_LAMBDA {
@@ -67,7 +71,7 @@ inline void turn_split_rows(const float* from, int64_t ld, int64_t count, int64_
     half_words parts[3][16];
     for (int p = 0; p < 16; ++p) {
       half_words words[3];
-      split_lanes(row(2 * p), row(2 * p + 1), words);
+      split_lanes(row(2 * p), row(2 * p + 1), words, check);
       for (int part = 0; part < 3; ++part) parts[part][p] = words[part];
     }
     for (int part = 0; part < 3; ++part)
@@ -77,7 +81,7 @@ inline void turn_split_rows(const float* from, int64_t ld, int64_t count, int64_
 
 // Rows [row, row + count) of G, turned; `made` has room for 32 rows.
 inline void turn_split_block(const half_contraction& args, int64_t row, int64_t count, float* col_sum, float* made,
-                             uint32_t* turned) {
+                             uint32_t* turned, split_check& check) {
   const gw_epilogue_f32 none{};
   const gw_epilogue_f32& stages = args.epilogue ? *args.epilogue : none;
   for (int64_t i = 0; i < count; i += split_step, row += split_step) {
@@ -91,35 +95,47 @@ inline void turn_split_block(const half_contraction& args, int64_t row, int64_t 
       for (int64_t at = 0; at < rows; ++at)
         for (int64_t j = 0; j < args.m; ++j) made[at * args.m + j] = g[at * args.ldg + j] * args.row_scale[row + at];
     const bool is_made = args.edges || args.row_scale;
-    turn_split_rows(is_made ? made : g, is_made ? args.m : args.ldg, rows, args.m, i / split_step, turned);
+    turn_split_rows(is_made ? made : g, is_made ? args.m : args.ldg, rows, args.m, i / split_step, turned,
+                    check);
   }
 }
 
-// One slab's products into out[height][width].
-inline void contract_split_slab(const half_contraction& args, const split_contraction_cut& cut, int64_t slab, float* out,
-                                float* col_sum) {
+// What a thread splits a block of rows into.
+struct split_blocks {
+  word_buffer turned, panels;  // of G, and of one range of X
+  float_buffer made;           // rows of G
+
+  void make(const half_contraction& args, const split_contraction_cut& cut) {
+    int64_t widest = 0;
+    for (int64_t t = 0; t < args.num_lefts; ++t) widest = std::max(widest, std::min(args.lefts[t].k, cut.range));
+    turned = make_words(cut.height / 32 * cut.panels);
+    panels = make_words(padded_to(widest, 32) / 32 * cut.panels);
+    made = make_buffer(args.edges || args.row_scale ? split_step * args.m : 0);
+  }
+};
+
+// One slab's products into out[height][width]; whether its numbers could be split.
+inline bool contract_split_slab(const half_contraction& args, const split_contraction_cut& cut, int64_t slab,
+                                const split_blocks& room, float* out, float* col_sum) {
   constexpr int64_t block = cut.block, range = cut.range;
-  int64_t widest = 0;
-  for (int64_t t = 0; t < args.num_lefts; ++t) widest = std::max(widest, std::min(args.lefts[t].k, range));
   const split_session session;
-  const word_buffer turned = make_words(cut.height / 32 * cut.panels),
-                    panels = make_words(padded_to(widest, 32) / 32 * cut.panels);
-  const float_buffer made = make_buffer(args.edges || args.row_scale ? split_step * args.m : 0);
+  split_check check;
   const int64_t begin = slab * cut.slab_rows, end = std::min(args.n, begin + cut.slab_rows);
   for (int64_t row = begin; row < end; row += block) {
     const int64_t rows = std::min(block, end - row), steps = padded_to(rows, split_step) / split_step;
-    turn_split_block(args, row, rows, col_sum, made.get(), turned.get());
+    turn_split_block(args, row, rows, col_sum, room.made.get(), room.turned.get(), check);
     const int64_t ahead = std::clamp<int64_t>(end - row - rows, 0, 16);
     float* to = out;
     for (int64_t t = 0; t < args.num_lefts; ++t)
       for (int64_t first = 0; first < args.lefts[t].k; first += range) {
         const int64_t width = std::min(range, args.lefts[t].k - first), wide = padded_to(width, half_panel);
-        split_left_rows(args.lefts[t], row, rows, first, width, ahead, panels.get());
+        split_left_rows(args.lefts[t], row, rows, first, width, ahead, room.panels.get(), check);
         coming_rows coming = next_coming(args, t, first + range, row, rows, block, end);
         const auto look = [&]() GW_INLINE_LAMBDA { coming.fetch(2); };
         for (int64_t col = 0; col < wide; col += 32)
           for (int64_t i = 0; i < cut.height; i += 32) {
-            const uint32_t *const a = turned.get() + i / 32 * cut.panels, *const b = panels.get() + col / 32 * cut.panels;
+            const uint32_t *const a = room.turned.get() + i / 32 * cut.panels,
+                           *const b = room.panels.get() + col / 32 * cut.panels;
             float* const c = to + i * cut.width + col;
             wide - col > half_panel ? multiply_split<2>(a, b, steps, row != begin, look, c, cut.width)
                                     : multiply_split<1>(a, b, steps, row != begin, look, c, cut.width);
@@ -127,22 +143,26 @@ inline void contract_split_slab(const half_contraction& args, const split_contra
         to += wide;
       }
   }
+  return check.holds();
 }
 
-// Whether all products are finite; otherwise they are to be made of floats.
+// Whether all numbers could be split; otherwise the products are to be made of floats.
 inline bool contract_split(const half_contraction& args) {
   const split_contraction_cut cut(args);
   const int64_t floats = checked_mul(cut.height, cut.width);
   column_sums sums(args.col_sum != nullptr, cut.slabs, args.m);
   const float_buffer slabs = make_buffer(checked_mul(std::max<int64_t>(1, cut.slabs), floats));
   if (cut.slabs == 0) std::fill_n(slabs.get(), floats, 0.0f);
+  std::atomic<bool> split{true};
+  std::vector<split_blocks> rooms(static_cast<size_t>(num_threads()));
   parallel_chunks(cut.slabs, [&](int64_t slab) {
-    contract_split_slab(args, cut, slab, slabs.get() + slab * floats, sums.row(slab));
+    split_blocks& room = rooms[size_t(thread_id())];
+    if (!room.turned) room.make(args, cut);
+    if (!contract_split_slab(args, cut, slab, room, slabs.get() + slab * floats, sums.row(slab))) split = false;
   });
+  if (!split) return false;
   finish_contraction(args, cut.slabs, cut.width, floats, slabs.get());
   if (args.col_sum) sums.finish(args.col_sum);
-  for (int64_t j = 0; j < args.m; ++j)
-    if (!all_finite(slabs.get() + j * cut.width, cut.width)) return false;
   return true;
 }
 

@@ -3,8 +3,8 @@
 //
 // Nothing else than the order of additions tells such a product from one of floats, but for what bfloat16 products do
 // with numbers below 1.2e-38: they are taken as zero, parts among them, so products of numbers below 1e-33 lose digits.
-// A number that is not finite, or within half a percent of the largest float, makes the sums that it enters infinite or
-// not a number: callers make those of floats.
+// Numbers that are not finite, or within half a percent of the largest float, have no parts: callers look for them and
+// multiply floats.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,27 @@ inline constexpr int64_t split_words = 6 * 16 * half_panel;  // of 32 rows or co
 inline constexpr int64_t split_part = 2 * 16 * half_panel;
 inline constexpr int64_t split_depth = 4;  // steps whose tiles stay in the first cache beside those they are multiplied by
 
+// Whether all numbers that are split are finite, and far enough from the largest float to be split.
+class split_check {
+ public:
+  // What is left of a number when its first two parts are taken off is zero times nothing but zero.
+  GW_INLINE void look(half_sums low, half_sums high) {
+    low_ += low * 0.0f;
+    high_ += high * 0.0f;
+  }
+  [[nodiscard]] bool holds() const {
+    const half_sums both = low_ + high_;
+    bool all = true;
+    for (int lane = 0; lane < half_panel; ++lane) all = all && both[lane] == 0.0f;
+    return all;
+  }
+
+ private:
+  half_sums low_ = {}, high_ = {};
+};
+
 // Parts of `low` in the low halves of words and those of `high` in the high ones, largest first. Their sums are exact.
-GW_INLINE void split_lanes(half_sums low, half_sums high, half_words (&parts)[3]) {
+GW_INLINE void split_lanes(half_sums low, half_sums high, half_words (&parts)[3], split_check& check) {
   constexpr uint32_t half = 0x8000u, upper = 0xffff0000u;
   for (int part = 0; part < 2; ++part) {
     const half_words a = (half_words(low) + half) & upper, b = (half_words(high) + half) & upper;
@@ -31,20 +50,11 @@ GW_INLINE void split_lanes(half_sums low, half_sums high, half_words (&parts)[3]
     high -= half_sums(b);
   }
   parts[2] = (half_words(low) >> 16) | half_words(high);  // what is left has 8 bits
+  check.look(low, high);
 }
 
 GW_INLINE void store_parts(const half_words (&parts)[3], uint32_t* out) {
   for (int part = 0; part < 3; ++part) std::memcpy(out + part * split_part, &parts[part], sizeof parts[part]);
-}
-
-// Whether all of `count` floats, a whole number of sixteens, are finite.
-inline bool all_finite(const float* p, int64_t count) {
-  half_sums zero[4] = {};  // a number times zero is zero
-  for (int64_t at = 0; at < count; at += half_panel) zero[at / half_panel % 4] += load_lanes(p + at, half_panel) * 0.0f;
-  const half_sums all = (zero[0] + zero[1]) + (zero[2] + zero[3]);
-  bool finite = true;
-  for (int lane = 0; lane < half_panel; ++lane) finite = finite && all[lane] == 0.0f;
-  return finite;
 }
 
 #if defined(GW_MATRIX_TILES)

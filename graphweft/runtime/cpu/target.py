@@ -22,7 +22,7 @@ from graphweft.passes.work import Sizes, stored_entries, turns_rows
 from graphweft.runtime.cpu import attention, norms, products
 from graphweft.runtime.cpu.functions import SIMPLE, TYPED
 from graphweft.runtime.cpu.generated import edge_nests, row_nest
-from graphweft.runtime.dense import cross_entropy, rounds_operands
+from graphweft.runtime.dense import cross_entropy, rounds_operands, splits_operands
 from graphweft.runtime.edge_kernels import start_edge_kernels
 from graphweft.runtime.entry_loss import Kind, entry_loss
 from graphweft.runtime.kernel_call import KernelCall, Slots
@@ -31,6 +31,7 @@ from graphweft.runtime.sparse import panel_row, rounds_rows, wants_panel
 from graphweft.runtime.target import Bound, Launch, Target, whole
 
 _LANES, _SLABS, _FEWEST = 16, 64, 8
+_SPLIT_BYTES = 10  # of a weight: three parts, beside itself while it is split
 _ID = 4  # bytes of a node in a row that is turned around
 _CACHE_FLOATS, _SLABS_FLOATS, _TERMS_FLOATS = 49152, 1 << 20, 1 << 21
 
@@ -98,16 +99,23 @@ class _Cpu(Target):
         if call.kernel == "contract_terms":
             made = [slot.value.tensor.dims for slot in call.writes[: call.get("count")]]
             if products.rounds(call) and all(rounds_operands(*dims) for dims in made):
-                return rounded_slabs_bytes([dims[0] for dims in made], made[0][-1])
+                return tile_slabs_bytes([dims[0] for dims in made], made[0][-1])
+            if splits_operands(sum(dims[0] for dims in made), made[0][-1]):
+                return tile_slabs_bytes([dims[0] for dims in made], made[0][-1], rows=2 * _LANES)
             return slabs_bytes(0, sum(dims[0] for dims in made), made[0][-1], terms=True)
         dims = {slot.role: slot.value.type for slot in call.reads}
         weight = dims.get("weight")
         if call.kernel == "contract" and isinstance(weight, TensorType):
             k, m = call.value.tensor.dims
             if products.rounds(call) and rounds_operands(k, m):
-                return rounded_slabs_bytes([k], m)
+                return tile_slabs_bytes([k], m)
+            if splits_operands(k, m):
+                return tile_slabs_bytes([k], m, rows=2 * _LANES)
             return slabs_bytes(sizes.rows.get(str(weight.rows), 0), k, m)
-        return prod(weight.dims) * 4 if call.kernel.startswith("matmul") and isinstance(weight, TensorType) else 0
+        if not call.kernel.startswith("matmul") or not isinstance(weight, TensorType):
+            return 0
+        splits = not products.rounds(call) and splits_operands(*weight.dims)
+        return prod(weight.dims) * (_SPLIT_BYTES if splits else 4)
 
 
 def _beside_entries(call: KernelCall, sizes: Sizes) -> int:
@@ -128,9 +136,9 @@ def slabs_bytes(n: int, k: int, m: int, terms: bool = False) -> int:
     return 4 * floats * max(1, min(-(-n // block), _SLABS_FLOATS // floats, _SLABS))
 
 
-def rounded_slabs_bytes(ks: Sequence[int], m: int) -> int:
-    """As :func:`slabs_bytes`, at most, of operands that are rounded: gemm_tn_half.h, whose products are whole tiles."""
-    floats = max(1, sum(-(-k // _LANES) * _LANES for k in ks) * (-(-m // _LANES) * _LANES))
+def tile_slabs_bytes(ks: Sequence[int], m: int, rows: int = _LANES) -> int:
+    """As :func:`slabs_bytes`, at most, of products in whole tiles: gemm_tn_half.h, and gemm_tn_split.h with more rows."""
+    floats = max(1, sum(-(-k // _LANES) * _LANES for k in ks) * (-(-m // rows) * rows))
     return 4 * floats * min(max(_TERMS_FLOATS // floats, _FEWEST), _SLABS)
 
 
