@@ -26,6 +26,7 @@ from torch import Tensor
 
 from graphweft import _budget, _config
 from graphweft._backward import gradients_from
+from graphweft._errors import IRError
 from graphweft._memory import trim_heap
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import LEAVES, Op
@@ -33,7 +34,7 @@ from graphweft.ir.program import Program, Value, topological
 from graphweft.passes.groups import Contractions, Group, Products, Term
 from graphweft.passes.hoist import constant_values
 from graphweft.passes.rounding import RUNS, allowed, is_exact, noise, shaken, shaken_by_place
-from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial, elements, plain_torch
+from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial, elements, narrower, plain_torch
 from graphweft.storage.feature import is_dense
 
 _MOST_NOISE = 1e-7  # of the largest element: what a rewrite's own rounding may excuse where numbers are ordinary
@@ -143,13 +144,24 @@ class Certifier:
         key = key_of(self._program.text, outcome.joint.text, groups, str(self._types))
         known = MEMORY.get(key)
         if known is None:
-            known = self._tried("", lambda bench: bench.whole(self._program, outcome, self._doubled))
+            known = self._whole(outcome)
             if known.verdict == "refuted":
                 self._blame(outcome)
                 raise Refuted("", known.detail)
             if known.detail != _NO_ROOM:
                 MEMORY.put(key, known)
         return [Certificate(name, known.verdict, known.detail) for name in outcome.names]
+
+    def _whole(self, outcome: Outcome) -> Certificate:
+        """The verdict on all rewrites together: with narrow inputs where they can be, and at full width otherwise."""
+        found = Certificate("", "undecided")
+        for widths in narrower(self._program):
+            doubled = Doubled(widths)
+            with contextlib.suppress(IRError):  # widths that other values depend on
+                found = self._tried("", functools.partial(_Bench.whole, outcome=outcome, doubled=doubled), doubled)
+                if found.verdict == "holds":
+                    break
+        return found
 
     def _blame(self, outcome: Outcome) -> None:
         """Raises: Refuted naming the first rewrite that changes a result by itself."""
@@ -169,7 +181,7 @@ class Certifier:
                 trials.append((name, self._same(one, two)))
         trials.append(("fuse", lambda bench: bench.compare_groups(outcome, self._doubled)))
         for name, trial in trials:
-            found = self._tried(name, trial)
+            found = self._tried(name, trial, self._doubled)
             if found.verdict == "refuted":
                 raise Refuted(name, found.detail)
 
@@ -178,21 +190,21 @@ class Certifier:
         first, second = self._doubled(before), self._doubled(after)
         return functools.partial(_Bench.compare, before=first, after=second, backward=False)
 
-    def _tried(self, name: str, trial: Callable[[_Bench], str | None]) -> Certificate:
+    def _tried(self, name: str, trial: Callable[[_Bench], str | None], doubled: Doubled) -> Certificate:
         start = time.perf_counter()
-        decided = 0
-        most, room = elements(self._program, _NODES), _budget.room()
+        decided, program = 0, doubled(self._program)
+        most, room = elements(program, _NODES), _budget.room()
         if room is not None and most * _HELD > room:
             return Certificate(name, "undecided", _NO_ROOM)
         if most > _MOST_ELEMENTS:
             return Certificate(name, "undecided", f"values of more than {_MOST_ELEMENTS:,} elements are not tried")
         with plain_torch():
-            for bench in _benches(self._program, self._doubled, self._types):
+            for bench in _benches(program, self._types):
                 if decided and time.perf_counter() - start > SECONDS:
                     break
                 difference = trial(bench)
                 # once more with other numbers: rounding may tip a comparison once, a wrong rewrite fails again
-                if difference is not None and trial(bench.anew(self._doubled(self._program))) is not None:
+                if difference is not None and trial(bench.anew()) is not None:
                     return Certificate(name, "refuted", f"{difference} on the graph {bench.shape.graph!r}")
                 decided += 1
                 del bench  # the next one is made without the values of this one
@@ -206,15 +218,15 @@ class _Bench:
     """One trial's inputs, and the values computed on them so far; run 0 is the plain one, the others are shaken."""
 
     def __init__(self, program: Program, shape: Shape, types: tuple[int, int], seed: int) -> None:
-        self.shape, self._types, self._seed = shape, types, seed
+        self.program, self.shape, self._types, self._seed = program, shape, types, seed
         self._trial = Trial(program, shape, types, seed)
         self._recorded: tuple[Memo, ...] = tuple({} for _ in range(1 + RUNS))  # in torch's graph
         self._plain: tuple[Memo, ...] = tuple({} for _ in range(1 + RUNS))
         self._results: dict[tuple[Program, int], Results] = {}
 
-    def anew(self, program: Program) -> _Bench:
+    def anew(self) -> _Bench:
         """Other numbers on the same graph."""
-        return _Bench(program, self.shape, self._types, self._seed + 1)
+        return _Bench(self.program, self.shape, self._types, self._seed + 1)
 
     def usable(self, program: Program) -> bool:
         """Whether ``program`` runs here and all that it gives is finite."""
@@ -224,9 +236,9 @@ class _Bench:
             return False
         return all(bool(x.isfinite().all()) for x in results.values() if x.is_floating_point())
 
-    def whole(self, program: Program, outcome: Outcome, doubled: Doubled) -> str | None:
-        """What differs between ``program`` and what all passes made of it, if anything does."""
-        found = self.compare_gradients(doubled(program), doubled(outcome.joint))
+    def whole(self, outcome: Outcome, doubled: Doubled) -> str | None:
+        """What differs between the program as it was and what all passes made of it, if anything does."""
+        found = self.compare_gradients(self.program, doubled(outcome.joint))
         return self.compare_groups(outcome, doubled) if found is None else found
 
     def compare(self, before: Program, after: Program, backward: bool = True) -> str | None:
@@ -317,9 +329,8 @@ class _Bench:
         return {f"grad:{n}": torch.zeros_like(leaf) if g is None else g for (n, leaf), g in pairs}
 
 
-def _benches(program: Program, doubled: Doubled, types: tuple[int, int]) -> Iterator[_Bench]:
+def _benches(program: Program, types: tuple[int, int]) -> Iterator[_Bench]:
     """A bench per graph, with the first kind of numbers on which all that ``program`` gives is finite."""
-    plain = doubled(program)
     soft = program.count(Op.EDGE_SOFTMAX, Op.ATTENTION) > 0
     for seed, graph in enumerate(SQUARE):
         kinds = ("normal", "positive", "large") if graph == "ring" and soft else ("normal", "positive")
@@ -328,10 +339,10 @@ def _benches(program: Program, doubled: Doubled, types: tuple[int, int]) -> Iter
             if found and kind == "positive":
                 continue
             try:
-                bench = _Bench(plain, Shape(graph, kind), types, 2 * seed)
+                bench = _Bench(program, Shape(graph, kind), types, 2 * seed)
             except (ValueError, KeyError):  # inputs of a kind that trials do not know
                 return
-            if bench.usable(plain):
+            if bench.usable(program):
                 found += 1
                 yield bench
             del bench  # with all its values, before the next one has some

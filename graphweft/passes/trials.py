@@ -29,6 +29,7 @@ from graphweft.storage.feature import SparseFeatures
 F64 = torch.float64
 _MOST_KINDS = 3  # integers are below this, and below the rows of any table they look up
 _LARGE = 300.0  # products of two such numbers overflow an exponential without shift
+_NARROW = 48  # columns; wider inputs are made narrower than this
 _STORED = 64  # entries of a row of sparse features at most: each reads a row of what they are multiplied by
 
 Pairs = list[tuple[int, int]]
@@ -191,10 +192,17 @@ _NORMS = frozenset({Op.BATCH_NORM, Op.BATCH_NORM_DOT, Op.BATCH_NORM_GRAD})
 
 
 class Doubled:
-    """Values of any program with every floating dtype made float64; equal values stay equal objects."""
+    """Values of any program with every floating dtype made float64; equal values stay equal objects.
 
-    def __init__(self) -> None:
+    Args:
+        widths: What inputs have in place of some of their dimensions.
+
+    Raises: IRError where a program cannot have those, when it is asked for.
+    """
+
+    def __init__(self, widths: Mapping[int, int] | None = None) -> None:
         self._builder, self._made, self._programs = Builder(), dict[Value, Value](), dict[Program, Program]()
+        self._widths = widths or {}
 
     def __call__(self, program: Program) -> Program:
         """``program`` in double precision."""
@@ -209,7 +217,7 @@ class Doubled:
     def value(self, value: Value) -> Value:
         """One value whose operands were asked for before."""
         if value not in self._made:
-            attrs = {key: _doubled(item) for key, item in value.attrs}
+            attrs = {key: self._attribute(item) for key, item in value.attrs}
             if (
                 value.op in _NORMS
             ):  # a column of equal numbers, as few rows have, is not to be divided by nearly nothing
@@ -217,13 +225,38 @@ class Doubled:
             self._made[value] = self._builder.add(value.op, *(self._made[v] for v in value.inputs), **attrs)
         return self._made[value]
 
+    def _attribute(self, item: Any) -> Any:
+        if isinstance(item, torch.dtype):
+            return F64 if item.is_floating_point else item
+        if isinstance(item, TensorType):
+            dims = tuple(self._widths.get(size, size) for size in item.dims)
+            return TensorType(item.residency, item.rows, dims, self._attribute(item.dtype), item.sparse)
+        return item
 
-def _doubled(item: Any) -> Any:
-    if isinstance(item, torch.dtype):
-        return F64 if item.is_floating_point else item
-    if isinstance(item, TensorType):
-        return TensorType(item.residency, item.rows, item.dims, _doubled(item.dtype), item.sparse)
-    return item
+
+def narrower(program: Program) -> list[dict[int, int]]:
+    """Widths for :class:`Doubled` that make the inputs of ``program`` narrow, fewer of them each time, at last none.
+
+    A rewrite that is wrong is so at any width, and wide parameters are most of what trials take. A width that an
+    attribute names stays, as do those that are narrow already; one that other values depend on shows when the program
+    is made.
+    """
+    named = {size for value in program.values for _, item in value.attrs for size in _whole_numbers(item)}
+    wide = {size for v in program.inputs if isinstance(v.type, TensorType) for size in v.type.dims if size > _NARROW}
+    ordered = sorted(wide - named)
+    # in the same order, and none that the program has already: an operand in another's place must not fit
+    taken = {size for value in program.values if isinstance(value.type, TensorType) for size in value.type.dims}
+    widths = dict(zip(ordered, (size for size in range(_NARROW // 2, _NARROW) if size not in taken), strict=False))
+    widest = {size: short for size, short in widths.items() if size == ordered[-1]}
+    return [*(way for way in (widths, widest if len(widths) > 1 else {}) if way), {}]
+
+
+def _whole_numbers(item: Any) -> Iterator[int]:
+    if isinstance(item, int):
+        yield item
+    elif isinstance(item, tuple | list):
+        for part in item:
+            yield from _whole_numbers(part)
 
 
 def elements(program: Program, sizes: Mapping[str, int]) -> int:

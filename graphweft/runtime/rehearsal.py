@@ -84,7 +84,7 @@ class _Imagined(_Addresses):
         super().__init__(_TOP)
         self.returned = 0
         self.is_taped, self.is_lean, self.heap = False, heap_is_lean(), _Heap(_HEAP_TOP)
-        self._small = self._most_small = self._given_back = self.most = 0
+        self._small = self._most_small = self._given_back = self._buffers = self.most = 0
         self._gaps, self._bound = _GAPS, 0
         self.turned: tuple[float, ...] = ()
 
@@ -114,9 +114,18 @@ class _Imagined(_Addresses):
         else:
             size = self.rounded(size)
             region = self._take(size), size
-        kept = self.mapped + _KEPT_FREE * self._bound + int(self._gaps * self._most_small)
-        self.most = max(self.most, kept + self._given_back)
+        self._looked_at()
         return region
+
+    def _looked_at(self) -> None:
+        """The most so far."""
+        kept = self.mapped + self._buffers + _KEPT_FREE * self._bound + int(self._gaps * self._most_small)
+        self.most = max(self.most, kept + self._given_back)
+
+    def keep(self, nbytes: int) -> None:
+        """Kernels have a buffer of so many bytes from now on, in place of a smaller one."""
+        self._buffers = max(self._buffers, nbytes)
+        self._looked_at()
 
     @property
     def mapped(self) -> int:
@@ -293,7 +302,8 @@ def taken_by_epochs(
                 _take_back(pool, regions)
         if between is not None:
             if not epoch:
-                pool.apart()
+                if workers:
+                    pool.apart()
                 staying = _made_once(between, pool)
             _take_back(pool, _run_beside(between, pool))
     return Taken(pool.most - staying, pool.mapped - before[0], pool.returned - before[1])
@@ -423,9 +433,7 @@ def _calls(
         room = plan.target.scratch(call, sizes)
         if room:
             pool.take_back(pool.lend(room))
-        room = plan.target.heap(call, sizes)
-        if room:
-            pool.take_back(pool.lend(room, by_torch=True, keeps=False))  # the next call's lies where it was
+        pool.keep(plan.target.buffers(call, sizes))
         for at in call.frees:
             if at in held and at not in stays:
                 _let_go(at, held, pool)

@@ -180,8 +180,8 @@ class Target:
         """Whether results of a call may be stored in bfloat16: it makes them of operands that it rounds."""
         return False
 
-    def heap(self, call: KernelCall, sizes: Sizes) -> int:
-        """As :meth:`scratch`, of the C library's heap, which keeps much of it."""
+    def buffers(self, call: KernelCall, sizes: Sizes) -> int:
+        """Bytes of the buffers that a call takes while it runs, which kernels keep for the next one."""
         return 0
 
     def launcher(self, call: KernelCall) -> Launcher | None:

@@ -242,7 +242,7 @@ class FullBatch(Steps):
         loss = loss_bytes(rows, self.ds.num_classes)
         base = base_needs(self.ds, self.model, budget)
         measures = (measures or budget.limit >= UNLIMITED) and self._measures_first()
-        facts = not self._keep_features, is_recorded(step), measures
+        facts = not self._keep_features, is_recorded(step), measures, self.order is not None
         return full_needs(base, self.ds, (step, evaluation), sizes, loss, *facts)
 
     def _measures_first(self) -> bool:
@@ -341,11 +341,13 @@ class FullBatch(Steps):
     def logits(self) -> Tensor:
         """Logits of all nodes in evaluation mode, shape (N, C)."""
         self._unless_watched()
-        with POOL.within(None if self._tape is None else self._tape.arena, spills=True):
+        arena = None if self._tape is None else self._tape.arena
+        out = POOL.empty((self.ds.num_nodes, self.ds.num_classes))  # what lies in the arena is the next step's
+        with POOL.within(arena, spills=True), POOL.handing(out):
             made = self._logits()
         if self.order is not None:
             return self.order.as_given(made)
-        return made if self._tape is None else made.clone()  # what lies in the arena is the next step's
+        return made if arena is None or made.data_ptr() == out.data_ptr() else made.clone()
 
     def _logits(self) -> Tensor:
         self.model.eval()

@@ -345,6 +345,7 @@ def full_needs(
     released: bool,
     records: bool,
     measures: bool,
+    ordered: bool,
 ) -> Needs:
     """Accounts of mode "full".
 
@@ -357,6 +358,7 @@ def full_needs(
         released: Whether dense features are given up once they are aggregated.
         records: Whether the step is recorded.
         measures: Whether costs are measured before, whatever that takes.
+        ordered: Whether nodes have another order inside, so that outputs are copied to be handed out.
     """
     step, evaluation = (footprint(plan, sizes, ds.graph.is_symmetric) for plan in plans)
     kept, structure = kept_bytes(plans, sizes, ds.graph.is_symmetric)
@@ -372,9 +374,7 @@ def full_needs(
     if records:  # a recorded step finds them there
         structure, turned = structure + sum(turned), ()
     first = Run(plans[0], sizes, loss, is_taped=records, turned=turned)
-    # outputs that are handed out are copies where those of a recording are kept
-    handed = loss_bytes(ds.num_nodes, ds.num_classes) if records else 0
-    last = Run(plans[1], sizes, by_torch=handed)
+    last = Run(plans[1], sizes, by_torch=loss_bytes(ds.num_nodes, ds.num_classes) if ordered else 0)
     steps, both = taken_bytes(first, first), taken_bytes(first, last, first, last)
     if measures:  # by a step that is not recorded
         steps = max(steps, taken_bytes(replace(first, is_taped=False)))

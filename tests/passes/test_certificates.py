@@ -24,7 +24,7 @@ from graphweft.ir.residency import Residency, StructType, TensorType
 from graphweft.nn import user_call
 from graphweft.passes import certificate, kept, pipeline
 from graphweft.passes.certificate import MEMORY
-from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial
+from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial, narrower
 
 Rule = Callable[[Builder, Value], Value | None]
 Run = Callable[[], list[Tensor]]
@@ -421,9 +421,9 @@ def test_verdicts_are_remembered_in_the_process_and_in_the_cache_folder(monkeypa
     tried: list[str] = []
     original = certificate.Certifier._tried
 
-    def counted(self: Any, name: str, trial: Any) -> Any:
+    def counted(self: Any, name: str, *trial: Any) -> Any:
         tried.append(name)
-        return original(self, name, trial)
+        return original(self, name, *trial)
 
     monkeypatch.setattr(certificate.Certifier, "_tried", counted)
     run = VICTIMS["affinity"]
@@ -461,17 +461,23 @@ def test_a_torn_line_in_the_cache_counts_as_nothing(tmp_path: Path) -> None:
     MEMORY.clear()
 
 
-def test_too_large_programs_are_undecided_and_run() -> None:
+def test_too_large_programs_are_undecided_and_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificate, "_MOST_ELEMENTS", 1 << 9)
+    MEMORY.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        module = gw.nn.GCN(3000, 3000, 2)
-        module(graph(), torch.randn(60, 3000))
+        module = gw.nn.GCN(300, 300, 2)
+        module(graph(), torch.randn(60, 300))
     verdicts = {c.verdict for c in module.function.plans()[-1].compiled.certificates}
     assert verdicts == {"undecided"}
-    assert "are not tried" in gw.explain(module, graph(), torch.randn(60, 3000))
+    assert "are not tried" in gw.explain(module, graph(), torch.randn(60, 300))
+    MEMORY.clear()
 
 
-def test_a_budget_without_room_leaves_a_program_untried_and_the_verdict_is_not_kept() -> None:
+def test_a_budget_without_room_leaves_a_program_untried_and_the_verdict_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(certificate, "_HELD", 1 << 20)
     x = torch.randn(60, 500)
 
     def verdicts() -> set[str]:
@@ -537,6 +543,54 @@ def test_every_model_of_the_package_holds() -> None:
         assert certificates and {c.verdict for c in certificates} == {"holds"}, make
 
 
+@pytest.mark.parametrize(("kind", "widths"), [(gw.nn.GCN, {3000, 2000}), (gw.nn.GAT, {3000})])
+def test_wide_inputs_are_tried_narrow(kind: Any, widths: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters of 3,000 x 2,000 numbers would take 48 MB in float64, and each run has its own."""
+    seen = list[int]()
+    original = certificate._Bench.usable
+
+    def counted(bench: Any, program: Program) -> bool:
+        seen.extend(x.numel() for x in bench._trial.inputs.values() if isinstance(x, Tensor))
+        return original(bench, program)
+
+    monkeypatch.setattr(certificate._Bench, "usable", counted)
+    MEMORY.clear()
+    module = kind(3000, 2000, 7)
+    module(graph(), torch.randn(60, 3000)).sum().backward()
+    assert {c.verdict for c in module.function.plans()[-1].compiled.certificates} == {"holds"}
+    assert max(seen) <= 48 * (48 if 2000 in widths else 2000)
+
+
+@pytest.mark.filterwarnings("error")
+def test_nothing_is_refuted_with_narrow_inputs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rewrite may name a width, and be right at that width."""
+    original, widths = certificate._Bench.whole, set[int]()
+
+    def only_wide(bench: Any, outcome: Any, doubled: Doubled) -> str | None:
+        width = bench.program.input("x").tensor.dims[0]
+        widths.add(width)
+        return original(bench, outcome, doubled) if width == 300 else "it differs"
+
+    monkeypatch.setattr(certificate._Bench, "whole", only_wide)
+    module = gw.nn.GCN(300, 4, 2)
+    module(graph(), torch.randn(60, 300)).sum().backward()
+    assert {c.verdict for c in module.function.plans()[-1].compiled.certificates} == {"holds"}
+    assert len(widths) == 2
+
+
+def test_widths_that_an_attribute_names_are_kept() -> None:
+    builder = Builder()
+    x = builder.add(Op.INPUT, name="x", type=TensorType(Residency.DST, "V", (300,)))
+    w = builder.add(Op.INPUT, name="w", type=TensorType(Residency.SHARED, None, (300, 200)))
+    product = builder.add(Op.MATMUL, x, w)
+    assert [len(way) for way in narrower(Program((x, w), (("out", product),)))] == [2, 1, 0]
+    half = builder.add(Op.SLICE, product, axis=0, start=0, stop=200, step=1)
+    ways = narrower(Program((x, w), (("out", half),)))
+    assert [set(way) for way in ways] == [{300}, set()]
+    made = Doubled(ways[0])(Program((x, w), (("out", half),)))
+    assert {v["name"]: v.tensor.dims for v in made.inputs} == {"x": (24,), "w": (24, 200)}
+
+
 def test_values_of_one_graph_at_a_time_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     original, begun = certificate._Bench.usable, list[weakref.ref[Any]]()
     alive: list[int] = []
@@ -572,7 +626,7 @@ def test_a_trial_is_made_without_the_values_of_the_one_before() -> None:
     x = builder.add(Op.INPUT, name="x", type=TensorType(Residency.DST, "V", (3,)))
     program = Program((graph, x), (("out", builder.add(Op.ADD, x, x)),))
     alive = list[weakref.ref[Any]]()
-    for bench in certificate._benches(program, Doubled(), (1, 1)):
+    for bench in certificate._benches(Doubled()(program), (1, 1)):
         assert not any(before() for before in alive)
         alive.append(weakref.ref(bench))
         del bench

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "graphweft/gemm_half.h"
+#include "graphweft/lines.h"
 #include "graphweft/split_parts.h"
 
 #if defined(GW_MATRIX_TILES)
@@ -31,7 +32,8 @@ struct split_weights {
     parts = make_words(checked_mul(padded_to(m, 32) / 32 * steps, split_words));
     const float_buffer rows = make_buffer(checked_mul(steps * split_step, width));
     std::fill_n(rows.get(), steps * split_step * width, 0.0f);
-    for (int64_t t = 0, first = 0; t < num_terms; first += terms[t++].k) put(terms[t], rows.get() + first * width, width);
+    for (int64_t t = 0, first = 0; t < num_terms; first += terms[t++].k)
+      put(terms[t], rows.get() + first * width, width);
     split_check check;
     for (int64_t col = 0; col < width; col += half_panel)
       for (int64_t step = 0; step < steps; ++step)
@@ -149,11 +151,10 @@ class split_product {
     const bool fetches = fetched.row != row || fetched.entries.empty();
     fetched.entries.clear(), fetched.bytes = 0;
     const int64_t next = row + count;
-    if (tables_ && next < shape_.n)
-      list_rows(terms_, num_terms_, next, std::min(cut_.rows, shape_.n - next), fetched);
+    if (tables_ && next < shape_.n) list_rows(terms_, num_terms_, next, std::min(cut_.rows, shape_.n - next), fetched);
     const row_queue::entry* const coming = fetched.entries.data();
-    const int64_t looks = tall(count) * tall(shape_.m) * weights_.steps * split_looks +
-                          count_row_looks(terms_, num_terms_, row, count);
+    const int64_t looks =
+        tall(count) * tall(shape_.m) * weights_.steps * split_looks + count_row_looks(terms_, num_terms_, row, count);
     row_queue queue(coming, coming + fetched.entries.size(), fetched.bytes, std::max<int64_t>(1, looks));
     row_queue* const ahead = fetched.entries.empty() ? nullptr : &queue;
     sum_terms(row, count, fetches, ahead, room.summed.get());
@@ -189,8 +190,10 @@ class split_product {
     const bool in_place = num_terms_ == 1 && reads_in_place(terms_[0]) && width() == shape_.k;
     split_check check;
     for (int64_t i = 0; i < count; ++i) {
-      const float* from = in_place ? static_cast<const float*>(terms_[0].x) + (row + i) * terms_[0].ldx : room.row.get();
+      const float* from =
+          in_place ? static_cast<const float*>(terms_[0].x) + (row + i) * terms_[0].ldx : room.row.get();
       if (ahead) ahead->look();
+      if (in_place) fetch_row<3>(reinterpret_cast<const char*>(from + 8 * terms_[0].ldx), 4 * shape_.k);
       if (!in_place) join(row + i, i, room.summed.get(), room.row.get());
       uint32_t* to = room.split.get() + i / 32 * weights_.steps * split_words + i % 32 * half_panel;
       for (int64_t step = 0; step < weights_.steps; ++step, from += split_step, to += split_words) {

@@ -16,8 +16,8 @@
 namespace gw {
 
 struct split_contraction_cut {
-  static constexpr int64_t block = split_depth * split_step;  // rows of X and G that are split at a time
-  static constexpr int64_t range = 512;                       // columns of X that are split at a time
+  static constexpr int64_t block = split_depth * split_step;    // rows of X and G that are split at a time
+  static constexpr int64_t range = 512;                         // columns of X that are split at a time
   static constexpr int64_t panels = split_depth * split_words;  // words of a block's 32 columns
   int64_t width, height;                                        // of the products, side by side
   int64_t slabs, slab_rows;
@@ -46,36 +46,39 @@ inline void split_left_rows(const gw_left_f32& left, int64_t row, int64_t count,
   const auto at = [&](int64_t i) {
     return i < count ? reinterpret_cast<const float*>(rows.at(row + i, first)) : nullptr;
   };
-  for (int64_t i = 0; i < padded_to(count, split_step); i += 2) {
-    const float *one = at(i), *two = at(i + 1);
-    for (int64_t next = i + distance; next < std::min(i + distance + 2, count + ahead); ++next)
-      fetch_row<3>(rows.at(row + next, first), bytes);
-    for (int64_t col = 0; col < width; col += half_panel) {
-      const int64_t lanes = std::min<int64_t>(half_panel, width - col);
-      half_words words[3];
-      split_lanes(load_lanes(one ? one + col : nullptr, lanes), load_lanes(two ? two + col : nullptr, lanes), words,
-                  check);
-      store_parts(words, out + split_column(col, i / split_step, i % split_step / 2));
+  for (int64_t begin = 0; begin < count; begin += split_step)
+    for (int64_t q = 0; q < 16; ++q) {
+      const float *one = at(begin + q), *two = at(begin + q + 16);
+      for (const int64_t next : {begin + q + distance, begin + q + 16 + distance})
+        if (next < count + ahead) fetch_row<3>(rows.at(row + next, first), bytes);
+      for (int64_t col = 0; col < width; col += half_panel) {
+        const int64_t lanes = std::min<int64_t>(half_panel, width - col);
+        half_words words[3];
+        split_lanes(load_lanes(one ? one + col : nullptr, lanes), load_lanes(two ? two + col : nullptr, lanes), words,
+                    check);
+        store_parts(words, out + split_column(col, begin / split_step, q));
+      }
     }
-  }
 }
 
-// `count` rows of G, at most 32 of them, turned: words of two rows side by side, with zeros behind the last.
+// `count` rows of G, at most 32 of them, turned: words of rows q and q + 16 side by side, with zeros behind the last.
 inline void turn_split_rows(const float* from, int64_t ld, int64_t count, int64_t m, int64_t step, uint32_t* out,
                             split_check& check) {
   for (int64_t col = 0; col < m; col += half_panel) {
     const int64_t lanes = std::min<int64_t>(half_panel, m - col);
-    const auto row = [&](int64_t i) GW_INLINE_LAMBDA {
-      return load_lanes(i < count ? from + i * ld + col : nullptr, lanes);
-    };
-    half_words parts[3][16];
-    for (int p = 0; p < 16; ++p) {
-      half_words words[3];
-      split_lanes(row(2 * p), row(2 * p + 1), words, check);
-      for (int part = 0; part < 3; ++part) parts[part][p] = words[part];
+    alignas(64) float turned[2][16 * half_panel];
+    for (int64_t half = 0; half < 2; ++half) {
+      half_words rows[16];
+      for (int64_t i = 0; i < 16; ++i)
+        rows[i] = half_words(load_lanes(16 * half + i < count ? from + (16 * half + i) * ld + col : nullptr, lanes));
+      transpose_words(rows, reinterpret_cast<uint32_t*>(turned[half]), half_panel);
     }
-    for (int part = 0; part < 3; ++part)
-      transpose_words(parts[part], out + split_column(col, step, 0) + part * split_part, half_panel);
+    for (int64_t j = 0; j < 16; ++j) {
+      half_words words[3];
+      split_lanes(load_lanes(turned[0] + j * half_panel, half_panel),
+                  load_lanes(turned[1] + j * half_panel, half_panel), words, check);
+      store_parts(words, out + split_column(col, step, j));
+    }
   }
 }
 
@@ -95,8 +98,7 @@ inline void turn_split_block(const half_contraction& args, int64_t row, int64_t 
       for (int64_t at = 0; at < rows; ++at)
         for (int64_t j = 0; j < args.m; ++j) made[at * args.m + j] = g[at * args.ldg + j] * args.row_scale[row + at];
     const bool is_made = args.edges || args.row_scale;
-    turn_split_rows(is_made ? made : g, is_made ? args.m : args.ldg, rows, args.m, i / split_step, turned,
-                    check);
+    turn_split_rows(is_made ? made : g, is_made ? args.m : args.ldg, rows, args.m, i / split_step, turned, check);
   }
 }
 
@@ -134,8 +136,8 @@ inline bool contract_split_slab(const half_contraction& args, const split_contra
         const auto look = [&]() GW_INLINE_LAMBDA { coming.fetch(2); };
         for (int64_t col = 0; col < wide; col += 32)
           for (int64_t i = 0; i < cut.height; i += 32) {
-            const uint32_t *const a = room.turned.get() + i / 32 * cut.panels,
-                           *const b = room.panels.get() + col / 32 * cut.panels;
+            const uint32_t *const a = room.turned.get() + i / 32 * cut.panels, *const b = room.panels.get() +
+                                                                                          col / 32 * cut.panels;
             float* const c = to + i * cut.width + col;
             wide - col > half_panel ? multiply_split<2>(a, b, steps, row != begin, look, c, cut.width)
                                     : multiply_split<1>(a, b, steps, row != begin, look, c, cut.width);

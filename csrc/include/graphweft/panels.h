@@ -3,10 +3,9 @@
 
 #include <cstdint>
 #include <cstring>
-#include <memory>
-#include <new>
 #include <vector>
 
+#include "graphweft/kept_buffers.h"
 #include "graphweft/simd.h"
 
 namespace gw {
@@ -96,17 +95,6 @@ inline std::vector<panel> cut_panels(int64_t width) {
 
 inline int64_t padded_width(const std::vector<panel>& panels) {
   return panels.empty() ? 0 : panels.back().offset + panels.back().padded();
-}
-
-struct free_aligned {
-  void operator()(float* p) const noexcept { ::operator delete[](p, std::align_val_t{64}); }
-};
-using float_buffer = std::unique_ptr<float[], free_aligned>;
-
-// `count` uninitialised floats on a cache line boundary.
-inline float_buffer make_buffer(int64_t count) {
-  return float_buffer(
-      static_cast<float*>(::operator new[](size_t(count > 0 ? count : 1) * sizeof(float), std::align_val_t{64})));
 }
 
 }  // namespace gw

@@ -16,10 +16,11 @@
 
 namespace gw {
 
-inline constexpr int64_t split_step = 32;                   // of the inner dimension, that one tile holds
+inline constexpr int64_t split_step = 32;                    // of the inner dimension, that one tile holds
 inline constexpr int64_t split_words = 6 * 16 * half_panel;  // of 32 rows or columns: two tiles for each part
 inline constexpr int64_t split_part = 2 * 16 * half_panel;
-inline constexpr int64_t split_depth = 4;  // steps whose tiles stay in the first cache beside those they are multiplied by
+inline constexpr int64_t split_depth =
+    4;  // steps whose tiles stay in the first cache beside those they are multiplied by
 
 // Whether all numbers that are split are finite, and far enough from the largest float to be split.
 class split_check {
@@ -49,7 +50,8 @@ GW_INLINE void split_lanes(half_sums low, half_sums high, half_words (&parts)[3]
     low -= half_sums(a);
     high -= half_sums(b);
   }
-  parts[2] = (half_words(low) >> 16) | half_words(high);  // what is left has 8 bits
+  parts[2] =
+      (half_words(low) >> 16) | (half_words(high) & upper);  // 8 bits are left, but of numbers that count as zero
   check.look(low, high);
 }
 
@@ -75,16 +77,16 @@ GW_INLINE void multiply_parts(const uint32_t* a, const uint32_t* b, int64_t step
   constexpr int64_t tile = 16 * half_panel, line = 64;
   const int64_t bytes = 4 * ld;
   float* const lower = sums + 16 * ld;
-#define GW_SPLIT_A(part)                            \
-  GW_TILE_LOAD(4, a + (part) * split_part, line);   \
+#define GW_SPLIT_A(part)                          \
+  GW_TILE_LOAD(4, a + (part) * split_part, line); \
   GW_TILE_LOAD(5, a + (part) * split_part + tile, line)
 #define GW_SPLIT_B(part)                          \
   GW_TILE_LOAD(6, b + (part) * split_part, line); \
   if constexpr (Wide == 2) GW_TILE_LOAD(7, b + (part) * split_part + tile, line)
-#define GW_SPLIT_ADD()                        \
-  GW_TILE_ADD(0, 4, 6);                       \
+#define GW_SPLIT_ADD()                           \
+  GW_TILE_ADD(0, 4, 6);                          \
   if constexpr (Wide == 2) GW_TILE_ADD(1, 4, 7); \
-  GW_TILE_ADD(2, 5, 6);                       \
+  GW_TILE_ADD(2, 5, 6);                          \
   if constexpr (Wide == 2) GW_TILE_ADD(3, 5, 7)
   GW_TILE_ZERO(0);
   GW_TILE_ZERO(1);

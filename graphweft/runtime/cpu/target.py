@@ -20,9 +20,10 @@ from graphweft.ir.residency import StructType, TensorType
 from graphweft.passes.groups import Group
 from graphweft.passes.work import Sizes, stored_entries, turns_rows
 from graphweft.runtime.cpu import attention, norms, products
+from graphweft.runtime.cpu.buffers import buffers
 from graphweft.runtime.cpu.functions import SIMPLE, TYPED
 from graphweft.runtime.cpu.generated import edge_nests, row_nest
-from graphweft.runtime.dense import cross_entropy, rounds_operands, splits_operands
+from graphweft.runtime.dense import cross_entropy, rounds_operands
 from graphweft.runtime.edge_kernels import start_edge_kernels
 from graphweft.runtime.entry_loss import Kind, entry_loss
 from graphweft.runtime.kernel_call import KernelCall, Slots
@@ -30,10 +31,7 @@ from graphweft.runtime.row_kernels import is_built
 from graphweft.runtime.sparse import panel_row, rounds_rows, wants_panel
 from graphweft.runtime.target import Bound, Launch, Target, whole
 
-_LANES, _SLABS, _FEWEST = 16, 64, 8
-_SPLIT_BYTES = 10  # of a weight: three parts, beside itself while it is split
 _ID = 4  # bytes of a node in a row that is turned around
-_CACHE_FLOATS, _SLABS_FLOATS, _TERMS_FLOATS = 49152, 1 << 20, 1 << 21
 
 
 class _Cpu(Target):
@@ -94,28 +92,9 @@ class _Cpu(Target):
         weights = [slot.value.tensor for slot in call.reads if slot.role.startswith("weight")]
         return all(rounds_operands(*weight.dims) for weight in weights)
 
-    def heap(self, call: KernelCall, sizes: Sizes) -> int:
-        """Products that sum over rows keep partial sums of slabs of rows; others pack their matrix."""
-        if call.kernel == "contract_terms":
-            made = [slot.value.tensor.dims for slot in call.writes[: call.get("count")]]
-            if products.rounds(call) and all(rounds_operands(*dims) for dims in made):
-                return tile_slabs_bytes([dims[0] for dims in made], made[0][-1])
-            if splits_operands(sum(dims[0] for dims in made), made[0][-1]):
-                return tile_slabs_bytes([dims[0] for dims in made], made[0][-1], rows=2 * _LANES)
-            return slabs_bytes(0, sum(dims[0] for dims in made), made[0][-1], terms=True)
-        dims = {slot.role: slot.value.type for slot in call.reads}
-        weight = dims.get("weight")
-        if call.kernel == "contract" and isinstance(weight, TensorType):
-            k, m = call.value.tensor.dims
-            if products.rounds(call) and rounds_operands(k, m):
-                return tile_slabs_bytes([k], m)
-            if splits_operands(k, m):
-                return tile_slabs_bytes([k], m, rows=2 * _LANES)
-            return slabs_bytes(sizes.rows.get(str(weight.rows), 0), k, m)
-        if not call.kernel.startswith("matmul") or not isinstance(weight, TensorType):
-            return 0
-        splits = not products.rounds(call) and splits_operands(*weight.dims)
-        return prod(weight.dims) * (_SPLIT_BYTES if splits else 4)
+    def buffers(self, call: KernelCall, sizes: Sizes) -> int:
+        """Of products."""
+        return buffers(call, sizes)
 
 
 def _beside_entries(call: KernelCall, sizes: Sizes) -> int:
@@ -125,21 +104,6 @@ def _beside_entries(call: KernelCall, sizes: Sizes) -> int:
     entries = stored_entries(rows, sizes)
     dropped = entry * entries if rows.op is Op.DROPOUT else 0
     return int(dropped + ((entry + _ID) * entries if turns_rows(product) else 0))
-
-
-def slabs_bytes(n: int, k: int, m: int, terms: bool = False) -> int:
-    """Partial sums of a product that sums over ``n`` rows; as gemm_tn.h and gemm_tn_terms.h cut them into slabs."""
-    floats = max(1, min(k * (-(-m // _LANES) * _LANES), m * (-(-k // _LANES) * _LANES)))
-    if terms:
-        return 4 * floats * min(max(_TERMS_FLOATS // floats, _FEWEST), _SLABS)
-    block = min(max(_CACHE_FLOATS // min(max(k, 1), 512) // 8 * 8, 48), 256)
-    return 4 * floats * max(1, min(-(-n // block), _SLABS_FLOATS // floats, _SLABS))
-
-
-def tile_slabs_bytes(ks: Sequence[int], m: int, rows: int = _LANES) -> int:
-    """As :func:`slabs_bytes`, at most, of products in whole tiles: gemm_tn_half.h, and gemm_tn_split.h with more rows."""
-    floats = max(1, sum(-(-k // _LANES) * _LANES for k in ks) * (-(-m // rows) * rows))
-    return 4 * floats * min(max(_TERMS_FLOATS // floats, _FEWEST), _SLABS)
 
 
 def _inverse_degree(call: KernelCall) -> Launch:

@@ -1,0 +1,93 @@
+"""Bytes of the buffers that products keep between calls (``kept_buffers.h``).
+
+Comes in: a call and sizes. Goes out: bytes; cuts are those of the kernels' headers. Called by ``target.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from graphweft.ir.residency import StructType, TensorType
+from graphweft.passes.work import Sizes
+from graphweft.runtime.cpu import products
+from graphweft.runtime.dense import rounds_operands, splits_operands
+from graphweft.runtime.kernel_call import KernelCall
+
+_LANES, _SLABS, _FEWEST = 16, 64, 8
+_CACHE_FLOATS, _SLABS_FLOATS, _TERMS_FLOATS = 49152, 1 << 20, 1 << 21
+_BLOCK, _HALF_BLOCK = 128, 256  # rows that several contractions take at a time; in bfloat16
+_SPLIT_WIDTH = 32  # of columns and rows of operands that are split, in whole tiles
+
+
+def buffers(call: KernelCall, sizes: Sizes) -> int:
+    """Products that sum over rows keep partial sums of slabs of rows; others pack their matrices."""
+    if call.kernel == "contract_terms":
+        made = [slot.value.tensor.dims for slot in call.writes[: call.get("count")]]
+        graph = next(slot.value.type for slot in call.reads if slot.role == "graph")
+        rows = sizes.rows.get(graph.dst, 0) if isinstance(graph, StructType) else 0
+        ks, m = [dims[0] for dims in made], made[0][-1]
+        if not _rounds(call, made) and splits_operands(sum(ks), m):
+            return split_slabs(rows, ks, m)
+        return terms_slabs(rows, ks, m, _rounds(call, made))
+    weights = {slot.role: slot.value.type for slot in call.reads if slot.role.startswith("weight")}
+    if call.kernel == "contract":
+        shared, (k, m) = weights.get("weight"), call.value.tensor.dims
+        rows = sizes.rows.get(str(shared.rows), 0) if isinstance(shared, TensorType) else 0
+        if _rounds(call, [(k, m)]):
+            return terms_slabs(rows, [k], m, True)
+        return split_slabs(rows, [k], m) if splits_operands(k, m) else slabs(rows, k, m)
+    if not call.kernel.startswith("matmul"):
+        return 0
+    found = [weight.dims for weight in weights.values() if isinstance(weight, TensorType)]
+    packed = 4 * sum(prod(_padded(dims)) for dims in found)
+    if found and not products.rounds(call) and splits_operands(*_joined(call, found)):
+        k, m = _joined(call, found)
+        return _whole(k) * (4 * m + 6 * _whole(m))  # beside its parts, while it is split
+    return packed
+
+
+def slabs(n: int, k: int, m: int) -> int:
+    """Partial sums of a product that sums over ``n`` rows, as gemm_tn.h cuts them."""
+    floats = max(1, min(prod(_padded((k, m))), prod(_padded((m, k)))))
+    block = min(max(_CACHE_FLOATS // min(max(k, 1), 512) // 8 * 8, 48), 256)
+    return 4 * floats * max(1, min(-(-n // block), _SLABS_FLOATS // floats, _SLABS))
+
+
+def terms_slabs(n: int, ks: Sequence[int], m: int, rounds: bool) -> int:
+    """As :func:`slabs`, of several products or of rounded operands: gemm_tn_terms.h, gemm_tn_half.h."""
+    whole = [-(-k // _LANES) * _LANES if rounds else k for k in ks]
+    floats = max(1, sum(prod(_padded((k, m))) for k in whole))
+    blocks = -(-n // (_HALF_BLOCK if rounds else _BLOCK))
+    each = max(1, -(-blocks // min(max(_TERMS_FLOATS // floats, _FEWEST), _SLABS)))
+    return 4 * floats * max(1, -(-blocks // each))
+
+
+def split_slabs(n: int, ks: Sequence[int], m: int) -> int:
+    """As :func:`terms_slabs`, of operands that are split: gemm_tn_split.h."""
+    width = sum(-(-k // _LANES) * _LANES for k in ks)
+    return terms_slabs(n, [width], _whole(m), False)
+
+
+def _joined(call: KernelCall, weights: Sequence[tuple[int, ...]]) -> tuple[int, int]:
+    """The weights of a product one below the other."""
+    turned = [bool(call.get(name)) for name in ("transposed", *(f"transposed{i}" for i in range(len(weights))))]
+    flags = turned[:1] if "weight" in {slot.role for slot in call.reads} else turned[1:]
+    dims = [w[::-1] if flag else w for w, flag in zip(weights, flags, strict=True)]
+    return sum(k for k, _ in dims), dims[0][1]
+
+
+def _whole(columns: int) -> int:
+    return -(-columns // _SPLIT_WIDTH) * _SPLIT_WIDTH
+
+
+def _rounds(call: KernelCall, made: Sequence[Sequence[int]]) -> bool:
+    return products.rounds(call) and all(rounds_operands(*dims) for dims in made)
+
+
+def _padded(dims: Sequence[int]) -> tuple[int, ...]:
+    """The last dimension as whole vectors."""
+    return (*dims[:-1], -(-dims[-1] // _LANES) * _LANES)
+
+
+__all__ = ["buffers", "slabs", "split_slabs", "terms_slabs"]
