@@ -22,7 +22,9 @@ from graphweft.runtime.sparse import Adjacency
 
 _gemm_tn_terms = _native.declare("gw_gemm_tn_terms_f32")
 _gemm_tn_terms_rounded = _native.declare("gw_gemm_tn_terms_f32_bf16")
-_gemm_terms_split, _gemm_tn_terms_split = (_native.declare(f"gw_gemm_{name}_f32_split") for name in ("terms", "tn_terms"))
+_gemm_terms_split, _gemm_tn_terms_split = (
+    _native.declare(f"gw_gemm_{name}_f32_split") for name in ("terms", "tn_terms")
+)
 _gemm_terms, _gemm_terms_rounded = _native.declare("gw_gemm_terms_f32"), _native.declare("gw_gemm_terms_f32_bf16")
 
 STORED = (torch.float32, torch.bfloat16)  # how rows that a product reads may lie in memory

@@ -67,7 +67,9 @@ def test_terms_and_contractions_over_edges(split):
     wanted = x.double() @ own.double() + sums @ near.double() + bias.double()
     wanted += x.bfloat16().double()[ids] @ own.double()
     found = matmul_terms(terms, epilogue=Epilogue(bias=bias, relu=True, col_sum=column))
-    bound = x.double().abs() @ own.double().abs() + (matrix @ x.double().abs()) @ near.double().abs() + bias.double().abs()
+    bound = (
+        x.double().abs() @ own.double().abs() + (matrix @ x.double().abs()) @ near.double().abs() + bias.double().abs()
+    )
     bound += x.bfloat16().double().abs()[ids] @ own.double().abs()
     assert ((found.double() - wanted.relu()).abs() <= 1e-6 * bound).all()
     torch.testing.assert_close(column.double(), found.double().sum(0), rtol=1e-5, atol=1e-3)
@@ -87,7 +89,9 @@ def test_numbers_that_have_no_parts_are_multiplied_as_floats(special, split):
     w[3] = w[3].sign() / 4
     plain = x.double() @ w.double()
     torch.testing.assert_close(dense.matmul(x, w).double(), plain, rtol=1e-5, atol=1e-4, equal_nan=True)
-    torch.testing.assert_close(dense.matmul(w.t().contiguous(), x.t().contiguous()), dense.matmul(x, w).t(), equal_nan=True)
+    torch.testing.assert_close(
+        dense.matmul(w.t().contiguous(), x.t().contiguous()), dense.matmul(x, w).t(), equal_nan=True
+    )
     g[137] = g[137].sign() / 4
     wanted = x.double().t() @ g.double()
     sums = torch.empty(40)
