@@ -23,7 +23,7 @@ struct split_contraction_cut {
   int64_t slabs, slab_rows;
 
   explicit split_contraction_cut(const half_contraction& args) : width(0), height(padded_to(args.m, 32)) {
-    constexpr int64_t scratch_floats = int64_t{1} << 21, fewest = 8, most = 64;
+    constexpr int64_t scratch_floats = int64_t{1} << 20, fewest = 8, most = 64;
     for (int64_t t = 0; t < args.num_lefts; ++t) width += padded_to(args.lefts[t].k, half_panel);
     const int64_t blocks = (args.n + block - 1) / block;
     const int64_t wanted = std::clamp(scratch_floats / std::max<int64_t>(1, height * width), fewest, most);

@@ -58,15 +58,19 @@ def terms_slabs(n: int, ks: Sequence[int], m: int, rounds: bool) -> int:
     """As :func:`slabs`, of several products or of rounded operands: gemm_tn_terms.h, gemm_tn_half.h."""
     whole = [-(-k // _LANES) * _LANES if rounds else k for k in ks]
     floats = max(1, sum(prod(_padded((k, m))) for k in whole))
-    blocks = -(-n // (_HALF_BLOCK if rounds else _BLOCK))
-    each = max(1, -(-blocks // min(max(_TERMS_FLOATS // floats, _FEWEST), _SLABS)))
-    return 4 * floats * max(1, -(-blocks // each))
+    return _of_blocks(-(-n // (_HALF_BLOCK if rounds else _BLOCK)), floats, _TERMS_FLOATS)
 
 
 def split_slabs(n: int, ks: Sequence[int], m: int) -> int:
     """As :func:`terms_slabs`, of operands that are split: gemm_tn_split.h."""
-    width = sum(-(-k // _LANES) * _LANES for k in ks)
-    return terms_slabs(n, [width], _whole(m), False)
+    floats = max(1, sum(-(-k // _LANES) * _LANES for k in ks) * _whole(m))
+    return _of_blocks(-(-n // _BLOCK), floats, _SLABS_FLOATS)
+
+
+def _of_blocks(blocks: int, floats: int, most: int) -> int:
+    """Bytes of the slabs that so many blocks of rows are cut into."""
+    each = max(1, -(-blocks // min(max(most // floats, _FEWEST), _SLABS)))
+    return 4 * floats * max(1, -(-blocks // each))
 
 
 def _joined(call: KernelCall, weights: Sequence[tuple[int, ...]]) -> tuple[int, int]:
