@@ -143,9 +143,10 @@ def splits_operands(k: int, m: int) -> bool:
     """Whether a float32 product of k columns by m columns is made by matrix tiles, of operands that are split.
 
     A float32 is the sum of three bfloat16 numbers, and six of the nine products of such parts make a product that is no
-    further from the exact one than that of float32. As for :func:`rounds_operands`, widths alone decide.
+    further from the exact one than that of float32. It is another sum, with other last bits, so it is asked for as in
+    torch: by ``torch.set_float32_matmul_precision("high")``. Then, as for :func:`rounds_operands`, widths decide.
     """
-    return min(k, m) >= _SPLIT_FROM and _native.has_tiles()
+    return min(k, m) >= _SPLIT_FROM and torch.get_float32_matmul_precision() != "highest" and _native.has_tiles()
 
 
 @functools.cache

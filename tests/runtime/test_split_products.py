@@ -140,3 +140,16 @@ def test_widths_alone_decide(monkeypatch):
     assert dense.splits_operands(256, 256) and not dense.splits_operands(256, 47)
     monkeypatch.setattr(_native, "has_tiles", lambda: False)
     assert not dense.splits_operands(256, 256)
+
+
+def test_split_products_are_asked_for_as_in_torch(monkeypatch):
+    monkeypatch.setattr(_native, "has_tiles", lambda: True)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("highest")
+        assert not dense.splits_operands(256, 256)
+        torch.set_float32_matmul_precision("high")
+        assert dense.splits_operands(256, 256)
+        assert not dense.splits_operands(256, 128)
+    finally:
+        torch.set_float32_matmul_precision(before)
