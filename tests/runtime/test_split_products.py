@@ -135,21 +135,19 @@ def test_steps_are_the_same_bits_for_any_number_of_threads(split, threads_restor
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
 
 
-def test_widths_alone_decide(monkeypatch):
+@pytest.fixture
+def asked():
+    """What torch allows, as it was before."""
+    before = torch.get_float32_matmul_precision()
+    yield torch.set_float32_matmul_precision
+    torch.set_float32_matmul_precision(before)
+
+
+def test_they_are_asked_for_as_in_torch_and_widths_decide(asked, monkeypatch):
     monkeypatch.setattr(_native, "has_tiles", lambda: True)
+    asked("highest")
+    assert not dense.splits_operands(256, 256)
+    asked("high")
     assert dense.splits_operands(256, 256) and not dense.splits_operands(256, 47)
     monkeypatch.setattr(_native, "has_tiles", lambda: False)
     assert not dense.splits_operands(256, 256)
-
-
-def test_split_products_are_asked_for_as_in_torch(monkeypatch):
-    monkeypatch.setattr(_native, "has_tiles", lambda: True)
-    before = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision("highest")
-        assert not dense.splits_operands(256, 256)
-        torch.set_float32_matmul_precision("high")
-        assert dense.splits_operands(256, 256)
-        assert not dense.splits_operands(256, 128)
-    finally:
-        torch.set_float32_matmul_precision(before)
