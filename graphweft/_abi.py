@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "3a44778ada09932c"
+HASH = "86bcedd47816cab6"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -343,6 +343,10 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_gemm_tn_f32_bf16": (_I64, _I64, _I64, _P, _I64, _P, _I64, _P, _P, _I64, _P, _P, _I64),
     "gw_gemm_tn_half_f32_bf16": (_I64, _I64, _I64, _P, _I64, _I32, _P, _I64, _I32, _P, _I64, _P, _P, _I64),
     "gw_gemm_tn_terms_f32_bf16": (_I64, _Left, _I64, _Adjacency, _P, _I64, _I32, _Epilogue),
+    "gw_gemm_nn_f32_split": (_I64, _I64, _I64, _P, _I64, _P, _I64, _I32, _Epilogue, _P, _I64, _P, _I64),
+    "gw_gemm_terms_f32_split": (_I64, _I64, _Term, _I64, _Epilogue, _P, _I64),
+    "gw_gemm_tn_f32_split": (_I64, _I64, _I64, _P, _I64, _P, _I64, _P, _P, _I64, _P, _P, _I64),
+    "gw_gemm_tn_terms_f32_split": (_I64, _Left, _I64, _Adjacency, _P, _I64, _Epilogue),
     "gw_generate_permutation": (_I64, _U64, _U64, _P),
     "gw_generate_weights": (_I64, _U64, _U64, _F64, _F64, _F64, _P),
     "gw_generate_split": (_I64, _P, _I64, _I64, _P),
@@ -498,6 +502,8 @@ FIRST_USE = {
         "gw_steps_inner", "gw_sample_edges", "gw_subset_new", "gw_subset_free", "gw_subset_distinct", "gw_subset_slice",
         "gw_subset_write_slice", "gw_subset_candidates", "gw_subset_write_candidates", "gw_ego_new", "gw_ego_free",
         "gw_ego_draw", "gw_ego_group", "gw_ego_write",),
+    "split": ("gw_gemm_nn_f32_split", "gw_gemm_terms_f32_split", "gw_gemm_tn_f32_split",
+        "gw_gemm_tn_terms_f32_split",),
     "temporal": ("gw_order_by_time", "gw_relation_runs_count", "gw_relation_runs", "gw_segment_sampler_new",
         "gw_segment_sampler_free", "gw_segment_begin", "gw_segment_finish",),
     "typed": ("gw_flat_count", "gw_flat_cuts_of", "gw_flat_matmul_f32", "gw_flat_contract_f32",

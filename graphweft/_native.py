@@ -7,6 +7,7 @@ layer that owns a kernel. torch is imported first so that its OpenMP runtime is 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import threading
 import warnings
@@ -108,6 +109,14 @@ def usable_levels(best: int) -> tuple[str, ...]:
 
 
 _lib, first_use, LEVEL = _load()
+
+
+@functools.cache
+def has_tiles() -> bool:
+    """Whether the core in use may multiply matrix tiles (AMX): by its level, this processor and its system."""
+    return LEVEL == "avx512" and bool(_mapped(_path("cpu")).gw_cpu_has_tiles())
+
+
 _lib.gw_last_error.restype = ctypes.c_char_p
 
 

@@ -4,16 +4,11 @@
 #include <atomic>
 
 #include "graphweft/cpu_level.h"
+#include "graphweft/matrix_tiles.h"
 
 #if defined(__AVX512F__)
 #define GW_HALF_INSTRUCTIONS
-#include <cpuid.h>
 #include <immintrin.h>
-#endif
-#if defined(GW_HALF_INSTRUCTIONS) && defined(__linux__)
-#define GW_HALF_TILES
-#include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 namespace gw {
@@ -92,39 +87,10 @@ __attribute__((target("avx512bf16"))) void multiply_by_pairs(const half_tile& ti
     tile.wide == 2 ? multiply_pairs<8, 2>(tile, row) : multiply_pairs<8, 1>(tile, row);
 }
 
-// Word `reg` of cpuid's leaf 7, as eax, ebx, ecx, edx.
-uint32_t feature_word(unsigned sub, int reg) {
-  unsigned words[4] = {};
-  if (!__get_cpuid_count(7, sub, &words[0], &words[1], &words[2], &words[3])) return 0;
-  return words[reg];
-}
-
-bool has_pairs() { return cpu_level() == 2 && (feature_word(1, 0) >> 5 & 1u) != 0; }
+bool has_pairs() { return cpu_level() == 2 && (cpu_feature_word(1, 0) >> 5 & 1u) != 0; }
 
 #endif
-#if defined(GW_HALF_TILES)
-
-// Instructions as text: compilers do not say that tiles are loaded from memory and stored to it.
-#define GW_TILE_LOAD(n, from, stride) \
-  __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #n::"r"(from), "r"(int64_t(stride)) : "memory")
-#define GW_TILE_STORE(n, to, stride) \
-  __asm__ volatile("tilestored %%tmm" #n ", (%0,%1,1)" ::"r"(to), "r"(int64_t(stride)) : "memory")
-#define GW_TILE_ZERO(n) __asm__ volatile("tilezero %tmm" #n)
-#define GW_TILE_ADD(c, a, b) __asm__ volatile("tdpbf16ps %tmm" #b ", %tmm" #a ", %tmm" #c)
-
-// Eight tiles of 16 rows of 64 bytes.
-struct alignas(64) tile_shape {
-  uint8_t palette = 1, start = 0, reserved[14] = {};
-  uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
-void begin_tiles() {
-  static const tile_shape shape;
-  __asm__ volatile("ldtilecfg %0" ::"m"(shape));
-}
-
-void end_tiles() { __asm__ volatile("tilerelease"); }
+#if defined(GW_MATRIX_TILES)
 
 constexpr int lines_a_step = 8;  // that come from memory in the time of four products of tiles
 
@@ -171,21 +137,13 @@ void multiply_by_tiles(const half_tile& tile) {
   tile.wide == 2 ? multiply_tiles<1, 2>(tile) : multiply_tiles<1, 1>(tile);
 }
 
-// The system gives a process the tiles' registers when it asks for them.
-bool has_tiles() {
-  constexpr long ask = 0x1023, tile_data = 18;
-  const uint32_t features = feature_word(0, 3);
-  if (!has_pairs() || (features >> 22 & 1u) == 0 || (features >> 24 & 1u) == 0) return false;
-  return syscall(SYS_arch_prctl, ask, tile_data) == 0;
-}
-
 #endif
 
 constexpr half_unit by_vectors{half_unit::vectors, nothing, nothing, multiply_by_vectors};
 #if defined(GW_HALF_INSTRUCTIONS)
 constexpr half_unit by_pairs{half_unit::pairs, nothing, nothing, multiply_by_pairs};
 #endif
-#if defined(GW_HALF_TILES)
+#if defined(GW_MATRIX_TILES)
 constexpr half_unit by_tiles{half_unit::tiles, begin_tiles, end_tiles, multiply_by_tiles};
 #endif
 
@@ -195,8 +153,8 @@ std::atomic<int32_t> highest{half_unit::tiles};
 
 const half_unit& find_half_unit() {
   [[maybe_unused]] const int32_t most = highest.load(std::memory_order_relaxed);
-#if defined(GW_HALF_TILES)
-  static const bool tiles = has_tiles();
+#if defined(GW_MATRIX_TILES)
+  static const bool tiles = has_pairs() && cpu_has_tiles();
   if (tiles && most >= half_unit::tiles) return by_tiles;
 #endif
 #if defined(GW_HALF_INSTRUCTIONS)

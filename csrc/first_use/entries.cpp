@@ -36,15 +36,17 @@ gw::first_use_entry first_use_table[] = {
     {"gw_subset_write_slice", "sampling"}, {"gw_subset_candidates", "sampling"},
     {"gw_subset_write_candidates", "sampling"}, {"gw_ego_new", "sampling"}, {"gw_ego_free", "sampling"},
     {"gw_ego_draw", "sampling"}, {"gw_ego_group", "sampling"}, {"gw_ego_write", "sampling"},
-    {"gw_order_by_time", "temporal"}, {"gw_relation_runs_count", "temporal"}, {"gw_relation_runs", "temporal"},
-    {"gw_segment_sampler_new", "temporal"}, {"gw_segment_sampler_free", "temporal"}, {"gw_segment_begin", "temporal"},
-    {"gw_segment_finish", "temporal"}, {"gw_flat_count", "typed"}, {"gw_flat_cuts_of", "typed"},
-    {"gw_flat_matmul_f32", "typed"}, {"gw_flat_contract_f32", "typed"}, {"gw_typed_weight_room", "typed"},
-    {"gw_typed_outer_room", "typed"}, {"gw_typed_matmul_f32", "typed"}, {"gw_typed_row_sums_f32", "typed"},
-    {"gw_edge_softmax_f32", "typed"}, {"gw_edge_softmax_grad_f32", "typed"}, {"gw_typed_outer_rows_f32", "typed"},
-    {"gw_typed_spmm_f32", "typed"}, {"gw_typed_outer_f32", "typed"}, {"gw_typed_dots_f32", "typed"},
-    {"gw_typed_group", "typed"}, {"gw_typed_list", "typed"}, {"gw_typed_degrees", "typed"}, {"gw_typed_sort", "typed"},
-    {"gw_typed_ends", "typed"}, {"gw_typed_rows", "typed"}, {"gw_typed_run_rows", "typed"},
+    {"gw_gemm_nn_f32_split", "split"}, {"gw_gemm_terms_f32_split", "split"}, {"gw_gemm_tn_f32_split", "split"},
+    {"gw_gemm_tn_terms_f32_split", "split"}, {"gw_order_by_time", "temporal"}, {"gw_relation_runs_count", "temporal"},
+    {"gw_relation_runs", "temporal"}, {"gw_segment_sampler_new", "temporal"}, {"gw_segment_sampler_free", "temporal"},
+    {"gw_segment_begin", "temporal"}, {"gw_segment_finish", "temporal"}, {"gw_flat_count", "typed"},
+    {"gw_flat_cuts_of", "typed"}, {"gw_flat_matmul_f32", "typed"}, {"gw_flat_contract_f32", "typed"},
+    {"gw_typed_weight_room", "typed"}, {"gw_typed_outer_room", "typed"}, {"gw_typed_matmul_f32", "typed"},
+    {"gw_typed_row_sums_f32", "typed"}, {"gw_edge_softmax_f32", "typed"}, {"gw_edge_softmax_grad_f32", "typed"},
+    {"gw_typed_outer_rows_f32", "typed"}, {"gw_typed_spmm_f32", "typed"}, {"gw_typed_outer_f32", "typed"},
+    {"gw_typed_dots_f32", "typed"}, {"gw_typed_group", "typed"}, {"gw_typed_list", "typed"},
+    {"gw_typed_degrees", "typed"}, {"gw_typed_sort", "typed"}, {"gw_typed_ends", "typed"}, {"gw_typed_rows", "typed"},
+    {"gw_typed_run_rows", "typed"},
     // clang-format on
 };
 }  // namespace
@@ -413,131 +415,152 @@ GW_API int gw_ego_write(const void* ego, int64_t* nodes, int64_t* owners, int64_
                         uint32_t* offsets) {
   return gw::call_first_use(first_use_table[80], &gw_ego_write, ego, nodes, owners, indptr, indices, offsets);
 }
+GW_API int gw_gemm_nn_f32_split(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* w,
+                                int64_t ldw, int32_t w_transposed, const gw_epilogue_f32* epilogue, float* y,
+                                int64_t ldy, const int64_t* rows, int64_t table_rows) {
+  return gw::call_first_use(first_use_table[81], &gw_gemm_nn_f32_split, n, k, m, x, ldx, w, ldw, w_transposed, epilogue,
+                            y, ldy, rows, table_rows);
+}
+GW_API int gw_gemm_terms_f32_split(int64_t n, int64_t m, const gw_term_f32* terms, int64_t num_terms,
+                                   const gw_epilogue_f32* epilogue, float* y, int64_t ldy) {
+  return gw::call_first_use(first_use_table[82], &gw_gemm_terms_f32_split, n, m, terms, num_terms, epilogue, y, ldy);
+}
+GW_API int gw_gemm_tn_f32_split(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* g,
+                                int64_t ldg, const float* row_scale, float* dw, int64_t lddw, float* col_sum,
+                                const int64_t* rows, int64_t table_rows) {
+  return gw::call_first_use(first_use_table[83], &gw_gemm_tn_f32_split, n, k, m, x, ldx, g, ldg, row_scale, dw, lddw,
+                            col_sum, rows, table_rows);
+}
+GW_API int gw_gemm_tn_terms_f32_split(int64_t m, const gw_left_f32* lefts, int64_t num_lefts, const gw_adjacency* edges,
+                                      const float* x, int64_t ldx, const gw_epilogue_f32* epilogue) {
+  return gw::call_first_use(first_use_table[84], &gw_gemm_tn_terms_f32_split, m, lefts, num_lefts, edges, x, ldx,
+                            epilogue);
+}
 GW_API int gw_order_by_time(const gw_adjacency* a, int64_t relations, const int64_t* bounds, const int64_t* times,
                             uint32_t* places, int64_t* sorted) {
-  return gw::call_first_use(first_use_table[81], &gw_order_by_time, a, relations, bounds, times, places, sorted);
+  return gw::call_first_use(first_use_table[85], &gw_order_by_time, a, relations, bounds, times, places, sorted);
 }
 GW_API int gw_relation_runs_count(const gw_adjacency* a, int64_t relations, const int64_t* bounds, int64_t* begin) {
-  return gw::call_first_use(first_use_table[82], &gw_relation_runs_count, a, relations, bounds, begin);
+  return gw::call_first_use(first_use_table[86], &gw_relation_runs_count, a, relations, bounds, begin);
 }
 GW_API int gw_relation_runs(const gw_adjacency* a, int64_t relations, const int64_t* bounds, const int64_t* begin,
                             void* runs) {
-  return gw::call_first_use(first_use_table[83], &gw_relation_runs, a, relations, bounds, begin, runs);
+  return gw::call_first_use(first_use_table[87], &gw_relation_runs, a, relations, bounds, begin, runs);
 }
 GW_API int gw_segment_sampler_new(const gw_adjacency* a, int64_t relations, const int64_t* bounds,
                                   const uint32_t* places, const int64_t* times, const int64_t* run_begin,
                                   const void* runs, int32_t trees, int32_t dense, void** out) {
-  return gw::call_first_use(first_use_table[84], &gw_segment_sampler_new, a, relations, bounds, places, times,
+  return gw::call_first_use(first_use_table[88], &gw_segment_sampler_new, a, relations, bounds, places, times,
                             run_begin, runs, trees, dense, out);
 }
 GW_API int gw_segment_sampler_free(void* sampler) {
-  return gw::call_first_use(first_use_table[85], &gw_segment_sampler_free, sampler);
+  return gw::call_first_use(first_use_table[89], &gw_segment_sampler_free, sampler);
 }
 GW_API int gw_segment_begin(void* sampler, int64_t count, const int64_t* seeds, const int64_t* keys, const int64_t* low,
                             const int64_t* high, int64_t hops, const int64_t* fanouts, int32_t replace, int32_t recent,
                             uint64_t seed, uint64_t epoch, uint64_t stage, int64_t left_out, const int64_t* left_tree,
                             const int64_t* left_relation, const int64_t* left_src, const int64_t* left_dst,
                             int64_t* rows, int64_t* edges, int64_t* totals) {
-  return gw::call_first_use(first_use_table[86], &gw_segment_begin, sampler, count, seeds, keys, low, high, hops,
+  return gw::call_first_use(first_use_table[90], &gw_segment_begin, sampler, count, seeds, keys, low, high, hops,
                             fanouts, replace, recent, seed, epoch, stage, left_out, left_tree, left_relation, left_src,
                             left_dst, rows, edges, totals);
 }
 GW_API int gw_segment_finish(void* sampler, int64_t* n_id, int64_t* tree, int64_t* indptr, int32_t* indices,
                              uint32_t* offsets, int64_t* const* block_indptr, int32_t* const* block_indices,
                              uint32_t* const* block_offsets, int64_t* run_begin, void* runs) {
-  return gw::call_first_use(first_use_table[87], &gw_segment_finish, sampler, n_id, tree, indptr, indices, offsets,
+  return gw::call_first_use(first_use_table[91], &gw_segment_finish, sampler, n_id, tree, indptr, indices, offsets,
                             block_indptr, block_indices, block_offsets, run_begin, runs);
 }
 GW_API int gw_flat_count(const gw_flat_rows* x, int64_t columns, int64_t* by_row, int64_t* by_column) {
-  return gw::call_first_use(first_use_table[88], &gw_flat_count, x, columns, by_row, by_column);
+  return gw::call_first_use(first_use_table[92], &gw_flat_count, x, columns, by_row, by_column);
 }
 GW_API int gw_flat_cuts_of(const int64_t* indptr, int64_t rows, int64_t width, int64_t capacity, int64_t* row,
                            int64_t* at, int64_t* count) {
-  return gw::call_first_use(first_use_table[89], &gw_flat_cuts_of, indptr, rows, width, capacity, row, at, count);
+  return gw::call_first_use(first_use_table[93], &gw_flat_cuts_of, indptr, rows, width, capacity, row, at, count);
 }
 GW_API int gw_flat_matmul_f32(const gw_flat_rows* x, const gw_flat_cuts* cuts, int64_t first, int64_t columns,
                               const float* w, int64_t ldw, int64_t width, float* y, int64_t ldy) {
-  return gw::call_first_use(first_use_table[90], &gw_flat_matmul_f32, x, cuts, first, columns, w, ldw, width, y, ldy);
+  return gw::call_first_use(first_use_table[94], &gw_flat_matmul_f32, x, cuts, first, columns, w, ldw, width, y, ldy);
 }
 GW_API int gw_flat_contract_f32(const gw_flat_rows* x, const gw_flat_cuts* cuts, int64_t columns, const float* g,
                                 int64_t ldg, int64_t width, float* sums, int64_t* seen, float* ended, int32_t last) {
-  return gw::call_first_use(first_use_table[91], &gw_flat_contract_f32, x, cuts, columns, g, ldg, width, sums, seen,
+  return gw::call_first_use(first_use_table[95], &gw_flat_contract_f32, x, cuts, columns, g, ldg, width, sums, seen,
                             ended, last);
 }
 GW_API int gw_typed_weight_room(const gw_typed_weight* w, int64_t types, int64_t* floats) {
-  return gw::call_first_use(first_use_table[92], &gw_typed_weight_room, w, types, floats);
+  return gw::call_first_use(first_use_table[96], &gw_typed_weight_room, w, types, floats);
 }
 GW_API int gw_typed_outer_room(const struct gw_typed_rows* rows, int64_t heads, int64_t in, int64_t out,
                                int64_t* floats) {
-  return gw::call_first_use(first_use_table[93], &gw_typed_outer_room, rows, heads, in, out, floats);
+  return gw::call_first_use(first_use_table[97], &gw_typed_outer_room, rows, heads, in, out, floats);
 }
 GW_API int gw_typed_matmul_f32(const struct gw_typed_rows* rows, const gw_typed_weight* w, const float* bias,
                                const float* x, float* room, float* y) {
-  return gw::call_first_use(first_use_table[94], &gw_typed_matmul_f32, rows, w, bias, x, room, y);
+  return gw::call_first_use(first_use_table[98], &gw_typed_matmul_f32, rows, w, bias, x, room, y);
 }
 GW_API int gw_typed_row_sums_f32(const struct gw_typed_rows* rows, int64_t width, const float* x, float* room,
                                  float* out) {
-  return gw::call_first_use(first_use_table[95], &gw_typed_row_sums_f32, rows, width, x, room, out);
+  return gw::call_first_use(first_use_table[99], &gw_typed_row_sums_f32, rows, width, x, room, out);
 }
 GW_API int gw_edge_softmax_f32(const gw_adjacency* adj, int64_t heads, const float* x, float* out) {
-  return gw::call_first_use(first_use_table[96], &gw_edge_softmax_f32, adj, heads, x, out);
+  return gw::call_first_use(first_use_table[100], &gw_edge_softmax_f32, adj, heads, x, out);
 }
 GW_API int gw_edge_softmax_grad_f32(const gw_adjacency* adj, int64_t heads, const float* s, const float* g, float* dx) {
-  return gw::call_first_use(first_use_table[97], &gw_edge_softmax_grad_f32, adj, heads, s, g, dx);
+  return gw::call_first_use(first_use_table[101], &gw_edge_softmax_grad_f32, adj, heads, s, g, dx);
 }
 GW_API int gw_typed_outer_rows_f32(const struct gw_typed_rows* rows, int64_t heads, int64_t in, int64_t out,
                                    const float* x, const float* y, float* room, float* result) {
-  return gw::call_first_use(first_use_table[98], &gw_typed_outer_rows_f32, rows, heads, in, out, x, y, room, result);
+  return gw::call_first_use(first_use_table[102], &gw_typed_outer_rows_f32, rows, heads, in, out, x, y, room, result);
 }
 GW_API int gw_typed_spmm_f32(const gw_typed_pairs* pairs, int32_t turned, const float* x, const gw_typed_weight* w,
                              const float* weight, int64_t weight_heads, float* room, float* t, float* y) {
-  return gw::call_first_use(first_use_table[99], &gw_typed_spmm_f32, pairs, turned, x, w, weight, weight_heads, room, t,
-                            y);
+  return gw::call_first_use(first_use_table[103], &gw_typed_spmm_f32, pairs, turned, x, w, weight, weight_heads, room,
+                            t, y);
 }
 GW_API int gw_typed_outer_f32(const gw_typed_pairs* pairs, int64_t heads, int64_t in, int64_t out, const float* src,
                               const float* dst, const float* weight, int64_t weight_heads, float* room, float* result) {
-  return gw::call_first_use(first_use_table[100], &gw_typed_outer_f32, pairs, heads, in, out, src, dst, weight,
+  return gw::call_first_use(first_use_table[104], &gw_typed_outer_f32, pairs, heads, in, out, src, dst, weight,
                             weight_heads, room, result);
 }
 GW_API int gw_typed_dots_f32(const gw_typed_pairs* pairs, const float* src, const float* dst, const gw_typed_weight* w,
                              int64_t out_heads, float* room, float* out) {
-  return gw::call_first_use(first_use_table[101], &gw_typed_dots_f32, pairs, src, dst, w, out_heads, room, out);
+  return gw::call_first_use(first_use_table[105], &gw_typed_dots_f32, pairs, src, dst, w, out_heads, room, out);
 }
 GW_API int gw_typed_group(const gw_adjacency* adj, int32_t turned, int64_t types, const int64_t* offsets, int32_t wide,
                           void* src, void* dst, uint8_t* on_dst, int64_t* pairs, void* other, void* edge) {
-  return gw::call_first_use(first_use_table[102], &gw_typed_group, adj, turned, types, offsets, wide, src, dst, on_dst,
+  return gw::call_first_use(first_use_table[106], &gw_typed_group, adj, turned, types, offsets, wide, src, dst, on_dst,
                             pairs, other, edge);
 }
 GW_API int gw_typed_list(int64_t nodes, int64_t types, const int64_t* offsets, int32_t wide, const uint8_t* on_dst,
                          const int64_t* first_pair, const void* edge, void* src, void* dst, void* node,
                          int64_t* entries, void* const* sums) {
-  return gw::call_first_use(first_use_table[103], &gw_typed_list, nodes, types, offsets, wide, on_dst, first_pair, edge,
+  return gw::call_first_use(first_use_table[107], &gw_typed_list, nodes, types, offsets, wide, on_dst, first_pair, edge,
                             src, dst, node, entries, sums);
 }
 GW_API int gw_typed_degrees(const gw_adjacency* adj, int32_t turned, int64_t types, const int64_t* offsets,
                             int32_t wide, int32_t bytes, void* ends, void* out) {
-  return gw::call_first_use(first_use_table[104], &gw_typed_degrees, adj, turned, types, offsets, wide, bytes, ends,
+  return gw::call_first_use(first_use_table[108], &gw_typed_degrees, adj, turned, types, offsets, wide, bytes, ends,
                             out);
 }
 GW_API int gw_typed_sort(int64_t count, const int64_t* ids, int64_t types, const int64_t* bounds, int64_t* order,
                          int64_t* place, int64_t* counts) {
-  return gw::call_first_use(first_use_table[105], &gw_typed_sort, count, ids, types, bounds, order, place, counts);
+  return gw::call_first_use(first_use_table[109], &gw_typed_sort, count, ids, types, bounds, order, place, counts);
 }
 GW_API int gw_typed_ends(int64_t edges, const int64_t* order, const int64_t* place, const int64_t* from,
                          const int64_t* to, int32_t wide, void* src, void* dst) {
-  return gw::call_first_use(first_use_table[106], &gw_typed_ends, edges, order, place, from, to, wide, src, dst);
+  return gw::call_first_use(first_use_table[110], &gw_typed_ends, edges, order, place, from, to, wide, src, dst);
 }
 GW_API int gw_typed_rows(const gw_adjacency* block, int64_t num_src, const int64_t* order, const int64_t* place,
                          const int64_t* edge_order, const int64_t* edge_place, int32_t wide, int64_t* indptr,
                          void* indices, void* ids) {
-  return gw::call_first_use(first_use_table[107], &gw_typed_rows, block, num_src, order, place, edge_order, edge_place,
+  return gw::call_first_use(first_use_table[111], &gw_typed_rows, block, num_src, order, place, edge_order, edge_place,
                             wide, indptr, indices, ids);
 }
 GW_API int gw_typed_run_rows(const gw_adjacency* block, const int64_t* run_begin, const void* runs,
                              const int64_t* limits, int64_t num_src, int64_t relations, const int64_t* order,
                              const int64_t* place, int32_t wide, int64_t* counts, int64_t* indptr, void* indices,
                              void* ids) {
-  return gw::call_first_use(first_use_table[108], &gw_typed_run_rows, block, run_begin, runs, limits, num_src,
+  return gw::call_first_use(first_use_table[112], &gw_typed_run_rows, block, run_begin, runs, limits, num_src,
                             relations, order, place, wide, counts, indptr, indices, ids);
 }
 }

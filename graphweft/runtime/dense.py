@@ -22,6 +22,7 @@ from graphweft.runtime.epilogue import Epilogue
 _gemm_nn, _gemm_nn_rounded = _native.declare("gw_gemm_nn_f32"), _native.declare("gw_gemm_nn_f32_bf16")
 _gemm_tn, _gemm_tn_rounded = _native.declare("gw_gemm_tn_f32"), _native.declare("gw_gemm_tn_f32_bf16")
 _gemm_tn_half, _gemm_tn_half_rounded = map(_native.declare, ("gw_gemm_tn_half_f32", "gw_gemm_tn_half_f32_bf16"))
+_gemm_nn_split, _gemm_tn_split = _native.declare("gw_gemm_nn_f32_split"), _native.declare("gw_gemm_tn_f32_split")
 _half_unit = _native.declare("gw_half_unit")
 _rows_apply, _rows_apply_half = _native.declare("gw_rows_apply_f32"), _native.declare("gw_rows_apply_half_f32")
 _col_sum = _native.declare("gw_col_sum_f32")
@@ -33,6 +34,7 @@ _cross_entropy = _native.declare("gw_cross_entropy_f32")
 # takes part in as many products as the narrower operand has columns.
 _ROUNDED_FROM = 40
 _HALF_FROM = 16  # the same where the left operand is not rounded, as it lies in bfloat16
+_SPLIT_FROM = 192  # columns of both operands from which floats that are split are multiplied faster
 _TILES = 2
 _HALVES = ({torch.bfloat16, torch.float32}, {torch.bfloat16})
 
@@ -116,7 +118,10 @@ def matmul(
         epilogue.check("matmul", n, m)
         stages = ctypes.byref(epilogue.native())
     left, right = (x.data_ptr(), x.stride(0)), (w.data_ptr(), w.stride(0), transposed)
-    product = _gemm_nn_rounded if rounds and rounds_operands(k, m) else _gemm_nn
+    if rounds and rounds_operands(k, m):
+        product = _gemm_nn_rounded
+    else:
+        product = _gemm_nn_split if splits_operands(k, m) else _gemm_nn
     product(n, k, m, *left, *right, stages, y.data_ptr(), y.stride(0), _native.pointer(rows), x.shape[0])
     return y
 
@@ -133,6 +138,16 @@ def rounds_operands(k: int, m: int) -> bool:
 def rounds_beside_half(k: int, m: int) -> bool:
     """As :func:`rounds_operands`, where the left operand lies in bfloat16 and only the right one is rounded."""
     return rounds_operands(k, m) or (half_unit() == _TILES and min(k, m) >= _HALF_FROM)
+
+
+def splits_operands(k: int, m: int) -> bool:
+    """Whether a float32 product of k columns by m columns is made by matrix tiles, of operands that are split.
+
+    A float32 is the sum of three bfloat16 numbers, and six of the nine products of such parts make a product that is no
+    further from the exact one than that of float32. It is another sum, with other last bits, so it is asked for as in
+    torch: by ``torch.set_float32_matmul_precision("high")``. Then, as for :func:`rounds_operands`, widths decide.
+    """
+    return min(k, m) >= _SPLIT_FROM and torch.get_float32_matmul_precision() != "highest" and _native.has_tiles()
 
 
 @functools.cache
@@ -192,7 +207,10 @@ def matmul_tn(
         scaled = g if row_scale is None else g * row_scale.to(g.dtype)[:, None]
         return _finish(x.t() @ scaled, None, out)
     dw = _output("matmul_tn", out, k, m, torch.float32)
-    product = _gemm_tn_rounded if rounds and rounds_operands(k, m) else _gemm_tn
+    if rounds and rounds_operands(k, m):
+        product = _gemm_tn_rounded
+    else:
+        product = _gemm_tn_split if splits_operands(k, m) else _gemm_tn
     product(
         n,
         k,

@@ -22,6 +22,9 @@ from graphweft.runtime.sparse import Adjacency
 
 _gemm_tn_terms = _native.declare("gw_gemm_tn_terms_f32")
 _gemm_tn_terms_rounded = _native.declare("gw_gemm_tn_terms_f32_bf16")
+_gemm_terms_split, _gemm_tn_terms_split = (
+    _native.declare(f"gw_gemm_{name}_f32_split") for name in ("terms", "tn_terms")
+)
 _gemm_terms, _gemm_terms_rounded = _native.declare("gw_gemm_terms_f32"), _native.declare("gw_gemm_terms_f32_bf16")
 
 STORED = (torch.float32, torch.bfloat16)  # how rows that a product reads may lie in memory
@@ -170,7 +173,8 @@ def matmul_terms(
     if any(stores_half) or (rounds and decides(k, m)):
         _gemm_terms_rounded(n, m, table, len(terms), stages, y.data_ptr(), y.stride(0), stores_half[0])
     else:
-        _gemm_terms(n, m, table, len(terms), stages, y.data_ptr(), y.stride(0))
+        product = _gemm_terms_split if dense.splits_operands(sum(shape[1] for shape in shapes), m) else _gemm_terms
+        product(n, m, table, len(terms), stages, y.data_ptr(), y.stride(0))
     return y
 
 
@@ -221,5 +225,7 @@ def contract_terms(
     if rounded:
         _gemm_tn_terms_rounded(*operands, source.dtype is torch.bfloat16, stages)
     else:
-        _gemm_tn_terms(*operands, stages)
+        splits = dense.splits_operands(sum(rows.shape[1] for rows in read[1:]), m)
+        splits = splits and all(rows.dtype is torch.float32 for rows in read[1:])
+        (_gemm_tn_terms_split if splits else _gemm_tn_terms)(*operands, stages)
     return made

@@ -113,6 +113,16 @@ GW_API int gw_gemm_tn_half_f32_bf16(int64_t n, int64_t k, int64_t m, const void*
                                     const int64_t* rows, int64_t table_rows);
 GW_API int gw_gemm_tn_terms_f32_bf16(int64_t m, const gw_left_f32* lefts, int64_t num_lefts, const gw_adjacency* edges,
                                      const void* x, int64_t ldx, int32_t half, const gw_epilogue_f32* epilogue);
+GW_API int gw_gemm_nn_f32_split(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* w,
+                                int64_t ldw, int32_t w_transposed, const gw_epilogue_f32* epilogue, float* y,
+                                int64_t ldy, const int64_t* rows, int64_t table_rows);
+GW_API int gw_gemm_terms_f32_split(int64_t n, int64_t m, const gw_term_f32* terms, int64_t num_terms,
+                                   const gw_epilogue_f32* epilogue, float* y, int64_t ldy);
+GW_API int gw_gemm_tn_f32_split(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* g,
+                                int64_t ldg, const float* row_scale, float* dw, int64_t lddw, float* col_sum,
+                                const int64_t* rows, int64_t table_rows);
+GW_API int gw_gemm_tn_terms_f32_split(int64_t m, const gw_left_f32* lefts, int64_t num_lefts, const gw_adjacency* edges,
+                                      const float* x, int64_t ldx, const gw_epilogue_f32* epilogue);
 GW_API int gw_generate_permutation(int64_t n, uint64_t seed, uint64_t stream, int32_t* out);
 GW_API int gw_generate_weights(int64_t n, uint64_t seed, uint64_t stream, double low, double high, double exponent,
                                uint32_t* out);
@@ -413,14 +423,18 @@ GW_API int gw_typed_run_rows(const gw_adjacency* block, const int64_t* run_begin
   X(gw_gather_rows)             \
   X(gw_gemm_nn_f32)             \
   X(gw_gemm_nn_f32_bf16)        \
+  X(gw_gemm_nn_f32_split)       \
   X(gw_gemm_terms_f32)          \
   X(gw_gemm_terms_f32_bf16)     \
+  X(gw_gemm_terms_f32_split)    \
   X(gw_gemm_tn_f32)             \
   X(gw_gemm_tn_f32_bf16)        \
+  X(gw_gemm_tn_f32_split)       \
   X(gw_gemm_tn_half_f32)        \
   X(gw_gemm_tn_half_f32_bf16)   \
   X(gw_gemm_tn_terms_f32)       \
   X(gw_gemm_tn_terms_f32_bf16)  \
+  X(gw_gemm_tn_terms_f32_split) \
   X(gw_generate_alias)          \
   X(gw_generate_bits_f32)       \
   X(gw_generate_compress)       \

@@ -114,17 +114,22 @@ inline void list_rows(const gw_term_f32* terms, int64_t num_terms, int64_t row, 
   }
 }
 
-// How often a queue is looked at while rows [row, row + count) are put together and multiplied.
+// How often a queue is looked at while sums over edges are taken for rows [row, row + count) and rows of tables read.
+inline int64_t count_row_looks(const gw_term_f32* terms, int64_t num_terms, int64_t row, int64_t count) {
+  int64_t looks = 0;
+  for (int64_t t = 0; t < num_terms; ++t)
+    if (!reads_in_place(terms[t]))
+      looks += table_rows(terms[t], row, count) * (terms[t].edges ? edge_sum_tiles(terms[t].k) : 1);
+  return looks;
+}
+
+// The same while these rows are put together and multiplied.
 inline int64_t count_looks(const gw_term_f32* terms, int64_t num_terms, const std::vector<panel>& panels, int64_t row,
                            int64_t count) {
-  int64_t tiles = 0, looks = 0;
+  int64_t tiles = 0, looks = count_row_looks(terms, num_terms, row, count);
   for (const panel& columns : panels) tiles += std::max<int64_t>(1, count / gemm_tile_rows(columns.vectors));
-  for (int64_t t = 0; t < num_terms; ++t) {
-    const gw_term_f32& term = terms[t];
-    if (reads_in_place(term)) continue;
-    looks += tiles * (term.k / row_queue::stride);
-    looks += table_rows(term, row, count) * (term.edges ? edge_sum_tiles(term.k) : 1);
-  }
+  for (int64_t t = 0; t < num_terms; ++t)
+    if (!reads_in_place(terms[t])) looks += tiles * (terms[t].k / row_queue::stride);
   return std::max<int64_t>(1, looks);
 }
 #endif

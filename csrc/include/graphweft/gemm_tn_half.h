@@ -133,11 +133,11 @@ void turn_block(const half_contraction& args, int64_t row, int64_t count, float*
 // What is packed after columns before `first` of left operand `t`, for rows [row, row + count): its next columns, the
 // next operand, or the first one for the rows that follow, up to `end`.
 inline coming_rows next_coming(const half_contraction& args, int64_t t, int64_t first, int64_t row, int64_t count,
-                               int64_t end) {
+                               int64_t block, int64_t end) {
   if (first >= args.lefts[t].k) first = 0, ++t;
   if (t == args.num_lefts) t = 0, row += count;
   const gw_left_f32& left = args.lefts[t];
-  const int64_t last = std::min(end, row + half_contraction_cut::block);
+  const int64_t last = std::min(end, row + block);
   return {{left.x, left.ldx, left.half != 0, left.rows},
           first,
           std::min(half_contraction_cut::range, left.k - first),
@@ -168,7 +168,7 @@ void contract_half_slab(const half_session& unit, const half_contraction& args, 
           pack_half_rows<Form, uint16_t>(args.lefts[t], row, rows, first, width, ahead, panels.get());
         else
           pack_half_rows<Form, float>(args.lefts[t], row, rows, first, width, ahead, panels.get());
-        coming_rows coming = next_coming(args, t, first + cut.range, row, rows, end);
+        coming_rows coming = next_coming(args, t, first + cut.range, row, rows, block, end);
         for (int64_t col = 0; col < wide; col += 32)
           for (int64_t i = 0; i < cut.height; i += 32) {
             unit.multiply({turned.get() + i * pairs, half_panel, half_panel * half_panel, pairs * half_panel,
@@ -179,6 +179,23 @@ void contract_half_slab(const half_session& unit, const half_contraction& args, 
         to += wide;
       }
   }
+}
+
+// Adds slabs of [height][width] up in their order, into the first, and puts the products where they belong.
+inline void finish_contraction(const half_contraction& args, int64_t num_slabs, int64_t width, int64_t floats,
+                               float* slabs) {
+  parallel_ranges(args.m, 32, [&](int64_t begin, int64_t end) {
+    for (int64_t s = 1; s < num_slabs; ++s) {
+      const float* more = slabs + s * floats;
+      for (int64_t e = begin * width; e < end * width; ++e) slabs[e] += more[e];
+    }
+    int64_t at = 0;
+    for (int64_t t = 0; t < args.num_lefts; at += padded_to(args.lefts[t++].k, half_panel)) {
+      const gw_left_f32& left = args.lefts[t];
+      for (int64_t i = 0; i < left.k; ++i)
+        for (int64_t j = begin; j < end; ++j) left.dw[i * left.lddw + j] = slabs[j * width + at + i];
+    }
+  });
 }
 
 inline void contract_half(const half_contraction& args) {
@@ -195,19 +212,7 @@ inline void contract_half(const half_contraction& args) {
         ? contract_half_slab<half_form::instructions>(session, args, cut, slab, out, sums.row(slab))
         : contract_half_slab<half_form::integers>(session, args, cut, slab, out, sums.row(slab));
   });
-  parallel_ranges(args.m, 32, [&](int64_t begin, int64_t end) {
-    float* const total = slabs.get();
-    for (int64_t s = 1; s < cut.slabs; ++s) {
-      const float* more = slabs.get() + s * floats;
-      for (int64_t e = begin * cut.width; e < end * cut.width; ++e) total[e] += more[e];
-    }
-    int64_t at = 0;
-    for (int64_t t = 0; t < args.num_lefts; at += padded_to(args.lefts[t++].k, half_panel)) {
-      const gw_left_f32& left = args.lefts[t];
-      for (int64_t i = 0; i < left.k; ++i)
-        for (int64_t j = begin; j < end; ++j) left.dw[i * left.lddw + j] = total[j * cut.width + at + i];
-    }
-  });
+  finish_contraction(args, cut.slabs, cut.width, floats, slabs.get());
   if (args.col_sum) sums.finish(args.col_sum);
 }
 

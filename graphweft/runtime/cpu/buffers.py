@@ -11,12 +11,13 @@ from math import prod
 from graphweft.ir.residency import StructType, TensorType
 from graphweft.passes.work import Sizes
 from graphweft.runtime.cpu import products
-from graphweft.runtime.dense import rounds_operands
+from graphweft.runtime.dense import rounds_operands, splits_operands
 from graphweft.runtime.kernel_call import KernelCall
 
 _LANES, _SLABS, _FEWEST = 16, 64, 8
 _CACHE_FLOATS, _SLABS_FLOATS, _TERMS_FLOATS = 49152, 1 << 20, 1 << 21
 _BLOCK, _HALF_BLOCK = 128, 512  # rows that several contractions take at a time; in bfloat16
+_SPLIT_WIDTH = 32  # of columns and rows of operands that are split, in whole tiles
 
 
 def buffers(call: KernelCall, sizes: Sizes) -> int:
@@ -25,15 +26,25 @@ def buffers(call: KernelCall, sizes: Sizes) -> int:
         made = _contracted(call)
         graph = next(slot.value.type for slot in call.reads if slot.role == "graph")
         rows = sizes.rows.get(graph.dst, 0) if isinstance(graph, StructType) else 0
-        return terms_slabs(rows, [dims[0] for dims in made], made[0][-1], rounds_contractions(call))
+        ks, m, rounds = [dims[0] for dims in made], made[0][-1], rounds_contractions(call)
+        if not rounds and splits_operands(sum(ks), m):
+            return split_slabs(rows, ks, m)
+        return terms_slabs(rows, ks, m, rounds)
     weights = {slot.role: slot.value.type for slot in call.reads if slot.role.startswith("weight")}
     if call.kernel == "contract":
         shared, (k, m) = weights.get("weight"), call.value.tensor.dims
         rows = sizes.rows.get(str(shared.rows), 0) if isinstance(shared, TensorType) else 0
-        return terms_slabs(rows, [k], m, True) if rounds_contractions(call) else slabs(rows, k, m)
+        if rounds_contractions(call):
+            return terms_slabs(rows, [k], m, True)
+        return split_slabs(rows, [k], m) if splits_operands(k, m) else slabs(rows, k, m)
     if not call.kernel.startswith("matmul"):
         return 0
-    return 4 * sum(prod(_padded(weight.dims)) for weight in weights.values() if isinstance(weight, TensorType))
+    found = [weight.dims for weight in weights.values() if isinstance(weight, TensorType)]
+    packed = 4 * sum(prod(_padded(dims)) for dims in found)
+    if found and not products.rounds(call) and splits_operands(*_joined(call, found)):
+        k, m = _joined(call, found)
+        return _whole(k) * (4 * m + 6 * _whole(m))  # beside its parts, while it is split
+    return packed
 
 
 def slabs(n: int, k: int, m: int) -> int:
@@ -48,9 +59,32 @@ def terms_slabs(n: int, ks: Sequence[int], m: int, rounds: bool) -> int:
     whole = [-(-k // _LANES) * _LANES if rounds else k for k in ks]
     floats = max(1, sum(prod(_padded((k, m))) for k in whole))
     blocks = -(-n // (_HALF_BLOCK if rounds else _BLOCK))
-    wanted = min(max(_TERMS_FLOATS // floats, _FEWEST), _SLABS)
-    each = max(1, -(-blocks // (min(max(blocks // 2, _FEWEST), wanted) if rounds else wanted)))
+    most = min(max(blocks // 2, _FEWEST), _SLABS) if rounds else _SLABS
+    return _of_blocks(blocks, floats, _TERMS_FLOATS, most)
+
+
+def split_slabs(n: int, ks: Sequence[int], m: int) -> int:
+    """As :func:`terms_slabs`, of operands that are split: gemm_tn_split.h."""
+    floats = max(1, sum(-(-k // _LANES) * _LANES for k in ks) * _whole(m))
+    return _of_blocks(-(-n // _BLOCK), floats, _SLABS_FLOATS, _SLABS)
+
+
+def _of_blocks(blocks: int, floats: int, room: int, most: int) -> int:
+    """Bytes of the slabs, of so many ``floats`` each, that blocks of rows are cut into; ``most`` slabs."""
+    each = max(1, -(-blocks // min(max(room // floats, _FEWEST), most)))
     return 4 * floats * max(1, -(-blocks // each))
+
+
+def _joined(call: KernelCall, weights: Sequence[tuple[int, ...]]) -> tuple[int, int]:
+    """The weights of a product one below the other."""
+    turned = [bool(call.get(name)) for name in ("transposed", *(f"transposed{i}" for i in range(len(weights))))]
+    flags = turned[:1] if "weight" in {slot.role for slot in call.reads} else turned[1:]
+    dims = [w[::-1] if flag else w for w, flag in zip(weights, flags, strict=True)]
+    return sum(k for k, _ in dims), dims[0][1]
+
+
+def _whole(columns: int) -> int:
+    return -(-columns // _SPLIT_WIDTH) * _SPLIT_WIDTH
 
 
 def _contracted(call: KernelCall) -> list[tuple[int, ...]]:
@@ -68,4 +102,4 @@ def _padded(dims: Sequence[int]) -> tuple[int, ...]:
     return (*dims[:-1], -(-dims[-1] // _LANES) * _LANES)
 
 
-__all__ = ["buffers", "rounds_contractions", "slabs", "terms_slabs"]
+__all__ = ["buffers", "rounds_contractions", "slabs", "split_slabs", "terms_slabs"]
