@@ -21,21 +21,13 @@ from graphweft.runtime.stand_in import times_larger
 
 _spmm_f32, _spmm_rounded = declare("gw_spmm_f32"), declare("gw_spmm_f32_bf16")
 _spmm_f64, _spmm_bf16 = declare("gw_spmm_f64"), declare("gw_spmm_bf16")
-_SPMM_MAX = {
-    dtype: declare(f"gw_spmm_max_{name}")
-    for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"), (torch.bfloat16, "bf16"))
-}
-_SPMM_MAX_GRAD = {
-    dtype: declare(f"gw_spmm_max_grad_{name}")
-    for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"), (torch.bfloat16, "bf16"))
-}
-_SDDMM = {dtype: declare(f"gw_sddmm_dot_{name}") for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"))}
-_MARGINS = {
-    dtype: declare(f"gw_edge_margins_{name}") for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"))
-}
-_MARGINS_GRAD = {
-    dtype: declare(f"gw_edge_margins_grad_{name}") for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"))
-}
+_REALS = {torch.float32: "f32", torch.float64: "f64"}
+_WITH_HALF = {**_REALS, torch.bfloat16: "bf16"}
+_SPMM_MAX = {dtype: declare(f"gw_spmm_max_{name}") for dtype, name in _WITH_HALF.items()}
+_SPMM_MAX_GRAD = {dtype: declare(f"gw_spmm_max_grad_{name}") for dtype, name in _WITH_HALF.items()}
+_SDDMM = {dtype: declare(f"gw_sddmm_dot_{name}") for dtype, name in _REALS.items()}
+_MARGINS = {dtype: declare(f"gw_edge_margins_{name}") for dtype, name in _REALS.items()}
+_MARGINS_GRAD = {dtype: declare(f"gw_edge_margins_grad_{name}") for dtype, name in _REALS.items()}
 _softmax = declare("gw_edge_softmax_f32")
 _softmax_grad = declare("gw_edge_softmax_grad_f32")
 _sparse_dropout = declare("gw_sparse_dropout_f32")

@@ -63,17 +63,18 @@ class Tape:
     Attributes:
         arena: Where the intermediate tensors lie.
         result: What the recorded function returned; its tensors hold the latest replay's numbers.
+        calls: Those that were recorded, in order.
     """
 
     def __init__(self, arena: Pool, result: Any, calls: Calls, alive: list[Any], given: list[torch.Tensor]) -> None:
         self.arena, self.result = arena, result
-        self._calls, self._alive, self._given = calls, alive, given
+        self.calls, self._alive, self._given = calls, alive, given
         self._lent = arena.stats().lent
 
     @cached_property
     def _packed(self) -> PackedCalls:
         """The calls as a replay makes them."""
-        return PackedCalls([call for call in self._calls if call[0] is not PAUSE])
+        return PackedCalls([call for call in self.calls if call[0] is not PAUSE])
 
     @classmethod
     def record(cls, body: Callable[[], Any], alive: list[Any], nbytes: float | None) -> Tape | None:
@@ -111,11 +112,6 @@ class Tape:
             return None
         finally:
             _native.recorder.calls = None
-
-    @property
-    def calls(self) -> Calls:
-        """The recorded calls in order."""
-        return self._calls
 
     def keeps(self, address: int) -> bool:
         """Whether memory that lives as long as the tape has the address."""
