@@ -25,6 +25,7 @@ from graphweft.sample.shadow import ShadowSampler
 from graphweft.storage.feature import Features, SparseFeatures
 from graphweft.storage.gather import gather_rows
 from graphweft.train.edge_data import EdgeData
+from graphweft.train.part_inference import evaluating
 
 USUAL_TILE = 16_384
 
@@ -63,19 +64,12 @@ def infer(
     if not isinstance(model, Stack):
         raise ConfigError(f"infer: expected a stack of layers such as gw.nn.SAGE, got {type(model).__name__}")
     _check_features(model, graph, x)
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    sampler = NeighborSampler(graph, [-1])
-    try:
-        with torch.no_grad():
-            for index in range(len(model.layers)):
-                folder = None if out is None else Path(out)
-                x = _layer(model, index, sampler, x, tile, folder, edges, ranks or Ranks(), trims)
-                if each is not None:
-                    each(index, x)
-    finally:
-        for module, training in modes:  # one by one: some may be frozen
-            module.training = training
+    sampler, folder = NeighborSampler(graph, [-1]), None if out is None else Path(out)
+    with evaluating(model):
+        for index in range(len(model.layers)):
+            x = _layer(model, index, sampler, x, tile, folder, edges, ranks or Ranks(), trims)
+            if each is not None:
+                each(index, x)
     assert isinstance(x, Tensor)
     return x
 
