@@ -205,7 +205,7 @@ def _spmm_failure(
 
 
 def spmm_max(
-    adj: Adjacency, x: torch.Tensor, *, minimum: bool = False, want_arg: bool = True, out: torch.Tensor | None = None
+    adj: Adjacency, x: torch.Tensor, *, minimum: bool = False, want_arg: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """``y[i] = max over j in row i of x[j]`` by element (``minimum``: min), and the column that attains it.
 
@@ -218,9 +218,7 @@ def spmm_max(
     """
     _check_operand("spmm_max", "x", x, adj.num_cols, _SPMM_MAX)
     x, width = _by_rows(x), x.size(1)
-    y = empty((adj.num_rows, width), x.dtype) if out is None else out
-    if y.shape != (adj.num_rows, width) or y.dtype != x.dtype:
-        raise ShapeError(f"spmm_max: expected out of shape {(adj.num_rows, width)}, got {tuple(y.shape)}, {y.dtype}")
+    y = empty((adj.num_rows, width), x.dtype)
     arg = empty((adj.num_rows, width), adj.indices.dtype) if want_arg else None
     source, target = (x.data_ptr(), x.stride(0), width, minimum), (y.data_ptr(), y.stride(0))
     _SPMM_MAX[x.dtype](adj.native, *source, *target, None if arg is None else arg.data_ptr(), width)
