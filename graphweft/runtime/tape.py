@@ -90,7 +90,7 @@ class Tape:
             if size is not None:
                 arena.confine(size)
             # what is made on first use is made by the first run; the second is written down
-            first, watch = Watch(arena, keeps=False), Watch(arena)
+            first, watch = Watch(keeps=False), Watch()
             found = cls._once(body, arena, first) and (first.computed or cls._once(body, arena, watch))
             if isinstance(found, tuple) and not watch.computed:
                 return cls(arena, *found, alive, watch.given)
@@ -138,9 +138,9 @@ class Watch(TorchFunctionMode):
     Not a dispatch mode: the first of those in a process imports torch's compiler, 70 MiB.
     """
 
-    def __init__(self, arena: Pool, keeps: bool = True) -> None:
+    def __init__(self, keeps: bool = True) -> None:
         super().__init__()
-        self.computed, self._arena, self._keeps = False, arena, keeps
+        self.computed, self._keeps = False, keeps
         self.given: list[torch.Tensor] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -47,7 +47,7 @@ class EdgeLists:
     def __init__(
         self, source: PartSource, nodes: NodeSet, table: RowTable, step: int, without_loops: bool, folder: Path | None
     ) -> None:
-        self._file, self._step, self._rows = Scratch(folder, 1 << 20), step, table.count
+        self._file, self._rows = Scratch(folder, 1 << 20), table.count
         self._dtype = torch.int32 if table.count < 1 << 31 else torch.int64
         self._pieces: list[tuple[int, int, int]] = []  # offset, nodes, edges
         self._end = 0
