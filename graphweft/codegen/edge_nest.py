@@ -82,10 +82,10 @@ class EdgeNest:
         lines.append("for row, edge:")
         for number, step in enumerate(self.steps):
             attrs = [f"{key}={value}" for key, value in step.attrs if key != "fn"]
-            shown = ", ".join([*map(shown_operand, step.operands), *attrs])
+            shown = ", ".join([*map(str, step.operands), *attrs])
             name = step["fn"] if step.kind == "ewise" else step.kind
             lines.append(f"  t{number}{list(step.dims)} = {name}({shown})")
-        lines += [f"  {s.kind} out{k}{list(s.dims)} <- {shown_operand(s.operand)}" for k, s in enumerate(self.sinks)]
+        lines += [f"  {s.kind} out{k}{list(s.dims)} <- {s.operand}" for k, s in enumerate(self.sinks)]
         return "\n".join(lines)
 
     def dims_of(self, operand: Operand) -> Dims:
@@ -93,13 +93,6 @@ class EdgeNest:
         if operand.kind == "number":
             return ()
         return (self.sources if operand.kind == "input" else self.steps)[operand.index].dims
-
-
-def shown_operand(operand: Operand) -> str:
-    """``in0``, ``t3`` or a number."""
-    if operand.kind == "number":
-        return repr(operand.number)
-    return f"{'in' if operand.kind == 'input' else 't'}{operand.index}"
 
 
 def edge_nest(region: Sequence[Value], results: Sequence[Value], graph: Value) -> tuple[EdgeNest, tuple[Value, ...]]:

@@ -22,6 +22,11 @@ class Operand:
     index: int = 0
     number: float = 0.0
 
+    def __str__(self) -> str:
+        if self.kind == "number":
+            return repr(self.number)
+        return f"{'in' if self.kind == 'input' else 't'}{self.index}"
+
 
 @dataclass(frozen=True)
 class Statement:
@@ -49,17 +54,11 @@ class RowNest:
     def __str__(self) -> str:
         lines = [f"in{k} is one row" for k in self.vectors] + ["for row, column:"]
         for number, statement in enumerate(self.statements):
-            shown = [_shown(operand) for operand in statement.operands]
+            shown = [*map(str, statement.operands)]
             if statement.fn in ("leaky_relu", "elu"):
                 shown.append(f"alpha={statement.alpha}")
             lines.append(f"  t{number} = {statement.fn}({', '.join(shown)})")
         return "\n".join([*lines, f"  store t{len(self.statements) - 1}"])
-
-
-def _shown(operand: Operand) -> str:
-    if operand.kind == "number":
-        return repr(operand.number)
-    return f"{'in' if operand.kind == 'input' else 't'}{operand.index}"
 
 
 def row_nest(region: Sequence[Value]) -> tuple[RowNest, tuple[Value, ...]]:

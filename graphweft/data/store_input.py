@@ -53,78 +53,62 @@ class StoreInput(Protocol):
     @property
     def name(self) -> str:
         """Name of the dataset."""
-        ...
 
     @property
     def num_nodes(self) -> int:
         """Nodes."""
-        ...
 
     @property
     def num_edges(self) -> int | None:
         """Directed edges, where that is known without reading them."""
-        ...
 
     @property
     def both_ways(self) -> bool:
         """Whether :meth:`edges` is known to give the reverse of every edge."""
-        ...
 
     @property
     def num_features(self) -> int:
         """Columns of the features that all nodes have; 0 without."""
-        ...
 
     @property
     def types(self) -> Types | None:
         """Node types and relations of a typed graph."""
-        ...
 
     @property
     def type_widths(self) -> tuple[int, ...]:
         """Columns of the features of each node type, 0 without; empty where all nodes have the same."""
-        ...
 
     @property
     def has_weights(self) -> bool:
         """Whether edges have weights."""
-        ...
 
     @property
     def labels(self) -> LabelKind:
         """What the labels are."""
-        ...
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the store should know."""
-        ...
 
     @property
     def graph(self) -> Graph | None:
         """The structure where it is in memory already."""
-        ...
 
     @property
     def resident(self) -> int:
         """Bytes that the input holds in memory on behalf of the build."""
-        ...
 
     def identity(self) -> dict[str, Any]:
         """What tells this input from another, ready for JSON."""
-        ...
 
     def training_labels(self) -> Tensor | None:
         """int64 (N,) classes of training nodes, -1 elsewhere, for partitioners; None where that is not known."""
-        ...
 
     def edges(self, most: int) -> Iterator[Edges]:
         """All edges, about ``most`` at a time."""
-        ...
 
     def rows(self, first: int, last: int) -> Rows:
         """The nodes from ``first`` to ``last``, of one type where types have features of their own."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from graphweft import _torch_recording as recording
 from graphweft.frontend.captured import NUMBERS, Captured, Walk, globals_of, own_packages
 from graphweft.frontend.layout import UnraisableError
+from graphweft.ir.program import reached
 
 NUMBER = "number:"  # begins the name of an input that stands in the place of a Python number
 _LEAF = 3  # parts of a number's key: its class, its digits, its position
@@ -173,14 +174,7 @@ class _Tracking(Walk):
 
     def above(self, ids: set[int]) -> set[int]:
         """Ids of objects and of all that lead to them."""
-        found: set[int] = set()
-        rest = list(ids)
-        while rest:
-            at = rest.pop()
-            if at not in found:
-                found.add(at)
-                rest.extend(id(parent) for parent in self.parents.get(at, ()) if parent is not None)
-        return found
+        return reached(ids, lambda at: [id(one) for one in self.parents.get(at, ()) if one is not None])
 
 
 def _slots(item: Any) -> Iterator[tuple[Any, Any, str]]:

@@ -21,6 +21,7 @@ from graphweft.frontend.layout import Known, Raised, Symbols, UnraisableError
 from graphweft.frontend.pairs import find_margins, raise_margin
 from graphweft.frontend.rules import RULES, Out
 from graphweft.frontend.trace import Traced
+from graphweft.ir.program import reached
 
 
 def raise_function(
@@ -91,15 +92,12 @@ def _is_pure(target: Any) -> bool:
 
 def _needed(traced: Traced, wanted: Iterable[Node]) -> list[Node]:
     """What ``wanted`` depends on, in order."""
-    reached: set[Node] = set()
-    stack = list(wanted)
-    while stack:
-        node = stack.pop()
-        if node not in reached:
-            reached.add(node)
-            if not isinstance(node.meta.get("val"), torch.SymInt | int):
-                stack.extend(node.all_input_nodes)
-    return [node for node in traced.graph.nodes if node in reached]
+
+    def operands(node: Node) -> list[Node]:
+        return [] if isinstance(node.meta.get("val"), torch.SymInt | int) else node.all_input_nodes
+
+    found = reached(wanted, operands)
+    return [node for node in traced.graph.nodes if node in found]
 
 
 def _name(node: Node) -> str:

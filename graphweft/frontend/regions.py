@@ -202,13 +202,13 @@ class _Writer:
         if move.kind is None:
             return algebra.from_table(x, move.dim, self._ids_of(move))
         if move.kind in ("max", "min"):
-            return self._extrema(x, move)
+            return self._extrema(move)
         if move.kind != "sum":
             raise UnraisableError("a mean of every group")
         made = algebra.into_table(x, move.dim, self._ids_of(move), move.nodes)
         return made if move.base is None else algebra.ewise("add", made, self.value(move.base))
 
-    def _extrema(self, x: Raised, move: Move) -> Raised:
+    def _extrema(self, move: Move) -> Raised:
         """Extrema of every group: of edges from all nodes into the first ones, whose rows become a table."""
         count, own = move.index.shape[0], self.region.edges
         if not own.square or count != own.num_dst or len(self._graphs) >= _MOST_GRAPHS:

@@ -14,23 +14,15 @@ import torch
 from graphweft.frontend import elementwise_rules, shape_rules, sum_forms, sum_rules  # noqa: F401  they fill the table of rules
 from graphweft.frontend.layout import N, Raised, UnraisableError
 from graphweft.frontend.row_algebra import RowAlgebra
-from graphweft.frontend.rules import RULES, Out
+from graphweft.frontend.rules import RULES, Out, entering
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 
 aten = torch.ops.aten
 RowRule = Callable[..., Any]
 ROW_RULES: dict[Any, RowRule] = {}
+_rule = entering(ROW_RULES)
 _NOTHING = 1e-15  # is lost beside a sum of 1 or more
-
-
-def _rule(*operators: Any) -> Callable[[RowRule], RowRule]:
-    def keep(function: RowRule) -> RowRule:
-        for operator in operators:
-            ROW_RULES[operator] = function
-        return function
-
-    return keep
 
 
 @_rule(aten.div.Tensor)

@@ -43,12 +43,17 @@ def register_rule(operator: Any, code: Callable[..., Any]) -> None:
     DECOMPOSITIONS[operator] = code
 
 
-def rule(*operators: Any) -> Callable[[F], F]:
-    """Enters a function for ``operators``: (algebra, what the operation gives, operands) -> raised tensor or tuple."""
+def entering(table: dict[Any, AtenRule]) -> Callable[..., Callable[[F], F]]:
+    """What enters a function into ``table`` for several operators."""
 
-    def keep(function: F) -> F:
-        for operator in operators:
-            RULES[operator] = function
-        return function
+    def rule(*operators: Any) -> Callable[[F], F]:
+        def keep(function: F) -> F:
+            table.update(dict.fromkeys(operators, function))
+            return function
 
-    return keep
+        return keep
+
+    return rule
+
+
+rule = entering(RULES)  # functions: (algebra, what the operation gives, operands) -> raised tensor or tuple

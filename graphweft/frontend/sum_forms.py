@@ -15,21 +15,14 @@ from torch import Tensor
 
 from graphweft._torch_recording import FakeTensor
 from graphweft.frontend.elementwise_rules import stop_gradient
+from graphweft.frontend.rules import entering
 
 aten = torch.ops.aten
 Form = Callable[..., Any]
 FORMS: dict[Any, Form] = {}
+_form = entering(FORMS)
 _LOWEST = {"amax": -torch.inf, "amin": torch.inf}
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
-
-
-def _form(*operators: Any) -> Callable[[Form], Form]:
-    def keep(function: Form) -> Form:
-        for operator in operators:
-            FORMS[operator] = function
-        return function
-
-    return keep
 
 
 def is_lowest(base: Tensor, kind: str) -> bool:

@@ -375,7 +375,6 @@ class _Writer:
         self.raised, self.b, self.inputs, self.square = raised, builder, inputs, square
         self.isolated, self.rehearsal, self.risky = isolated, rehearsal, False
         self.graph = inputs["graph"]
-        self._made: dict[int, Raised] = {}
         self._numbers: dict[str, Value] = {}
         self._constants = 0
 

@@ -18,9 +18,9 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 
 
-def _lead(value: Value, operand: int = 0) -> int:
-    """How many leading axes of an operand are rows."""
-    return 0 if value.inputs[operand].tensor.rows is None else 1
+def _lead(value: Value) -> int:
+    """How many leading axes of the operand are rows."""
+    return 0 if value.inputs[0].tensor.rows is None else 1
 
 
 def _axes(value: Value) -> tuple[int, ...]:

@@ -8,9 +8,9 @@ Comes in: operations appended through a :class:`Builder` (front ends, gradient r
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from graphweft._errors import IRError
 from graphweft.ir.ops import SPECS, Op
@@ -18,6 +18,7 @@ from graphweft.ir.places import placed
 from graphweft.ir.residency import StructType, TensorType, Type
 
 Attrs = tuple[tuple[str, Any], ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -139,6 +140,23 @@ def topological(roots: Iterable[Value], first: Iterable[Value] = ()) -> list[Val
     return ordered
 
 
+def reached(begin: Iterable[T], following: Callable[[T], Iterable[T]]) -> set[T]:
+    """``begin``, what follows from it, and so on.
+
+    Example:
+        >>> sorted(reached([6], lambda n: [n // 2, n - 4] if n > 1 else []))
+        [-2, -1, 0, 1, 2, 3, 6]
+    """
+    found = set(begin)
+    left = list(found)
+    while left:
+        for item in following(left.pop()):
+            if item not in found:
+                found.add(item)
+                left.append(item)
+    return found
+
+
 def number(values: Iterable[Value]) -> dict[Value, str]:
     """Printed names: inputs by their own name, others ``%0``, ``%1``, ... in order."""
     names: dict[Value, str] = {}
@@ -157,13 +175,12 @@ def _is_default(key: str, value: Any) -> bool:
     return key == "name" or value is None or value is False or (key == "self_coef" and value == 0.0)
 
 
-def structural_key(value: Value, names: Mapping[Value, str] | None = None) -> str:
+def structural_key(value: Value) -> str:
     """A text that is equal for equal expressions over equally named inputs."""
-    memo: dict[Value, str] = dict(names or {})
+    memo: dict[Value, str] = {}
     for item in topological([value]):
-        if item not in memo:
-            parts = [memo[i] for i in item.inputs] + [f"{k}={v}" for k, v in item.attrs]
-            memo[item] = f"{item.op.name.lower()}({','.join(parts)})"
+        parts = [memo[i] for i in item.inputs] + [f"{k}={v}" for k, v in item.attrs]
+        memo[item] = f"{item.op.name.lower()}({','.join(parts)})"
     return memo[value]
 
 
@@ -189,3 +206,15 @@ class Builder:
         if inputs == value.inputs:
             return value
         return self.add(value.op, *inputs, **dict(value.attrs))
+
+
+def written(types: Mapping[str, Type], describe: Callable[[Builder, dict[str, Value]], Mapping[str, Value]]) -> Program:
+    """The program of ``describe`` over inputs of these types by name: those that it reads; its output "out" first."""
+    builder = Builder()
+    inputs = {
+        name: builder.add(Op.GRAPH if isinstance(type_, StructType) else Op.INPUT, name=name, type=type_)
+        for name, type_ in types.items()
+    }
+    ordered = tuple(sorted(describe(builder, inputs).items(), key=lambda item: item[0] != "out"))
+    read = set(Program((), ordered).values)
+    return Program(tuple(v for v in inputs.values() if v in read), ordered)

@@ -21,7 +21,7 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.typed import Relation
 from graphweft.graph.typed_block import TypedPart
 from graphweft.loader.block_fields import offer_to_block, offer_to_subgraph
-from graphweft.loader.named import USUAL, Named, Row, check_ends, check_rows_of
+from graphweft.loader.named import USUAL, Named, Row, check_ends, check_rows_of, given
 from graphweft.loader.rows import Rows
 from graphweft.loader.tables import edge_table, whole_graph, width_of
 from graphweft.loader.typed_views import TypedViews
@@ -105,10 +105,7 @@ class Batch(Named):
         """int64 (batch_size,) places of the seeds in the loader's list of seeds; node ids where that was a mask."""
         return self._input_id
 
-    @Row
-    def seed_time(self) -> Tensor | None:
-        """Times of the seeds; None without."""
-        return None
+    seed_time = given("Times of the seeds; None without.")
 
     @Row
     def n_id(self) -> Tensor:

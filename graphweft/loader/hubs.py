@@ -19,6 +19,7 @@ from torch import Tensor
 
 from graphweft._errors import ConfigError
 from graphweft.loader.parts import PartSource, edge_bytes
+from graphweft.sample.in_edges import entries_of
 from graphweft.storage.store import Store
 
 LAZINESS = 0.5
@@ -58,10 +59,8 @@ class Hubs:
 
     def entries(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Offsets of the in-edges of some of them, by their places, and where these lie in ``sources``."""
-        counts = np.diff(self.indptr)[places]
-        indptr = np.concatenate([[0], np.cumsum(counts)])
-        shift = np.repeat(self.indptr[:-1][places] - indptr[:-1], counts)
-        return indptr, np.arange(int(indptr[-1])) + shift
+        counts, entries = entries_of(self.indptr, places)
+        return np.concatenate([[0], np.cumsum(counts)]), entries
 
     def features_into(self, kind: int, places: NDArray[np.int64], out: Tensor) -> None:
         """Features of some of them, all of one type, by their places, into ``out``, in its dtype."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed import Relation
 from graphweft.loader.batch import Batch, Data
-from graphweft.loader.named import Row
+from graphweft.loader.named import given
 from graphweft.loader.typed_views import EdgeView, TypedViews
 from graphweft.sample.sampler import Sample
 from graphweft.storage.feature import Features
@@ -45,40 +45,13 @@ class LinkBatch(Batch):
         super().__init__(sample, data, x, input_id)
         self.batch_size, self._relation = input_id.numel(), relation
 
-    @Row
-    def edge_label_index(self) -> Tensor | None:
-        """Rows of the ends of positives and negatives."""
-        return None
-
-    @Row
-    def edge_label(self) -> Tensor | None:
-        """Labels of those."""
-        return None
-
-    @Row
-    def src_index(self) -> Tensor | None:
-        """Rows of the positives' sources."""
-        return None
-
-    @Row
-    def dst_pos_index(self) -> Tensor | None:
-        """Rows of the positives' destinations."""
-        return None
-
-    @Row
-    def dst_neg_index(self) -> Tensor | None:
-        """Rows of the negatives' destinations."""
-        return None
-
-    @Row
-    def negative_mask(self) -> Tensor | None:
-        """Which pairs of positives' ends are negatives."""
-        return None
-
-    @Row
-    def edge_label_time(self) -> Tensor | None:
-        """Times of the positives."""
-        return None
+    edge_label_index = given("Rows of the ends of positives and negatives.")
+    edge_label = given("Labels of those.")
+    src_index = given("Rows of the positives' sources.")
+    dst_pos_index = given("Rows of the positives' destinations.")
+    dst_neg_index = given("Rows of the negatives' destinations.")
+    negative_mask = given("Which pairs of positives' ends are negatives.")
+    edge_label_time = given("Times of the positives.")
 
     @property
     def input_type(self) -> Relation | None:

@@ -80,6 +80,13 @@ class Row(Generic[T]):
         holder._rows.put(self._name, None)
 
 
+def given(doc: str) -> Row[Tensor | None]:
+    """A row that is there once it is assigned; None before."""
+    row: Row[Tensor | None] = Row(lambda holder: None)
+    row.__doc__ = doc
+    return row
+
+
 class Named(ABC):
     """Tensors under their names. A name that is assigned and not known yet becomes one of them."""
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from graphweft._distinct import Ids
 from graphweft.loader.hubs import LAZINESS, Hubs, PartWalk, has_mixed_rows, index_dtype, row_columns
 from graphweft.loader.parts import PartSource, edge_bytes
+from graphweft.sample.in_edges import entries_of
 from graphweft.storage.block_io import ReadCounts, aligned_empty, array_bytes, bytes_of
 from graphweft.storage.requests import SECTOR
 
@@ -39,7 +40,6 @@ class Reader(Protocol):
 
     def read_into(self, offset: int, out: Tensor) -> None:
         """Fills contiguous ``out``."""
-        ...
 
 
 class Room(Protocol):
@@ -47,15 +47,12 @@ class Room(Protocol):
 
     def write(self, content: memoryview, offset: int) -> None:
         """Bytes to an offset."""
-        ...
 
     def settle(self) -> None:
         """All is written."""
-        ...
 
     def opened(self) -> AbstractContextManager[Reader]:
         """For reads."""
-        ...
 
 
 class MemoryRoom:
@@ -362,7 +359,7 @@ class Neighbours:
             run = slice(*cuts[number][home : home + 2].tolist())
             some, begin = ids[number][run].astype(np.int64), int(self._begins[number])
             places = some - first
-            edges = _entries(offsets, places)
+            edges = entries_of(offsets, places)[1]
             for column in self._columns:
                 held = values[column.name]
                 assert held is not None  # as the columns say
@@ -432,14 +429,6 @@ class Neighbours:
             counts: ReadCounts | None = getattr(self._source, "counts", None)
             if counts is not None:
                 counts.add(reader.counts)
-
-
-def _entries(offsets: Ids, places: Ids) -> Ids:
-    """Where the entries of some rows lie, row after row."""
-    counts = offsets[places + 1] - offsets[places]
-    starts = np.cumsum(counts) - counts
-    found: Ids = np.arange(int(counts.sum())) + np.repeat(offsets[places] - starts, counts)
-    return found
 
 
 __all__ = ["Beside", "BroughtSizes", "MemoryRoom", "Neighbours", "Room", "beside_of", "exits", "most_read", "ranked"]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphweft.graph.graph import Graph
+from graphweft.sample.in_edges import entries_of
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
 from graphweft.storage.store_types import Types
@@ -25,70 +26,55 @@ class PartSource(Protocol):
     @property
     def bounds(self) -> NDArray[np.int64]:
         """(parts + 1,) first node of every part, and the number of nodes."""
-        ...
 
     @property
     def edge_counts(self) -> NDArray[np.int64]:
         """(parts,) edges into every part."""
-        ...
 
     @property
     def types(self) -> Types | None:
         """Node types and relations of a typed graph."""
-        ...
 
     @property
     def regions(self) -> NDArray[np.int64]:
         """First node of each type in every part, part after part, and the number of nodes; without types the bounds."""
-        ...
 
     @property
     def has_weights(self) -> bool:
         """Whether edges have weights."""
-        ...
 
     @property
     def num_features(self) -> int:
         """Columns of the features."""
-        ...
 
     @property
     def feature_bytes(self) -> NDArray[np.int64]:
         """(parts,) bytes of the features of each part."""
-        ...
 
     @property
     def feature_dtype(self) -> torch.dtype:
         """As the features lie there."""
-        ...
 
     def read_ahead(self, number: int) -> None:
         """What a group takes of a part is asked for next."""
-        ...
 
     def structure(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
         """Offsets, and sources of in-edges, ascending in every row."""
-        ...
 
     def edge_columns(self, number: int) -> tuple[NDArray[np.integer[Any]] | None, NDArray[np.float32] | None]:
         """Relations and weights of a part's in-edges, in the order of its structure; None without."""
-        ...
 
     def features_into(self, number: int, out: Tensor) -> None:
         """The features of a part, (n, F), into ``out``."""
-        ...
 
     def labels(self, number: int) -> Tensor:
         """The labels of a part."""
-        ...
 
     def feature_rows(self, ids: NDArray[np.int64]) -> Tensor:
         """(n, F) features of nodes with ascending ids."""
-        ...
 
     def feature_rows_into(self, ids: NDArray[np.int64], out: Tensor, at: Tensor) -> None:
         """Features of nodes with ascending ids as rows ``at`` of ``out``, in its dtype."""
-        ...
 
 
 class MemoryParts:
@@ -132,10 +118,9 @@ class MemoryParts:
     def structure(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
         """Offsets, and sources of in-edges, ascending in every row."""
         nodes, csc = self._nodes(number).numpy(), self._graph.csc
-        starts, degrees = csc.indptr.numpy()[nodes], np.diff(csc.indptr.numpy())[nodes]
+        degrees, places = entries_of(csc.indptr.numpy(), nodes)
         indptr = np.concatenate([[0], np.cumsum(degrees)])
         rows = np.repeat(np.arange(len(nodes)), degrees)
-        places = np.arange(int(indptr[-1])) - indptr[rows] + starts[rows]
         sources = self.new_id[csc.indices.numpy()[places]]
         keys = np.sort(rows * max(len(self.new_id), 1) + sources)
         return indptr, keys % max(len(self.new_id), 1)

@@ -18,7 +18,7 @@ from graphweft._errors import GraphError
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed import Relation
 from graphweft.graph.typed_block import TypedPart
-from graphweft.loader.named import Named, Row
+from graphweft.loader.named import Named, Row, given
 from graphweft.loader.rows import Rows
 from graphweft.loader.tables import ON_EDGES, edge_table, whole_graph, width_of
 from graphweft.sample.sampler import Sample, counts_up_to
@@ -121,15 +121,8 @@ class NodeView(View):
         rows: Tensor | None = self._either(self._own("labels"), self._all("y"))
         return rows
 
-    @Row
-    def batch(self) -> Tensor | None:
-        """int64 (num_nodes,) number of the seed whose tree a node belongs to; None where seeds share nodes."""
-        return None
-
-    @Row
-    def seed_time(self) -> Tensor | None:
-        """Times of the seeds of the type; None without."""
-        return None
+    batch = given("int64 (num_nodes,) number of the seed whose tree a node belongs to; None where seeds share nodes.")
+    seed_time = given("Times of the seeds of the type; None without.")
 
     def _all(self, name: str) -> Any:
         """The table of all nodes; None without."""

@@ -36,11 +36,9 @@ class JointRows(Protocol):
     @property
     def has_any(self) -> NDArray[np.bool_]:
         """(N,) which nodes have in-edges."""
-        ...
 
     def into(self, first: int, end: int, out: Tensor, counts: ReadCounts | None) -> None:
         """Rows of the nodes ``first`` to ``end``, (n, F), into ``out``; ``counts``: adds what was read."""
-        ...
 
 
 class WithJoint:

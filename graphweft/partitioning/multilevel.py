@@ -63,16 +63,13 @@ class Structure(Protocol):
     @property
     def num_nodes(self) -> int:
         """Nodes."""
-        ...
 
     @property
     def num_entries(self) -> int:
         """Neighbours of all nodes."""
-        ...
 
     def pieces(self) -> Iterator[tuple[int, Adjacency]]:
         """The first node of each piece, and its rows, with all nodes as columns."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from graphweft.ir.ops import Op
 from graphweft.ir.pattern import rewrite
-from graphweft.ir.program import Builder, Program, Value
+from graphweft.ir.program import Builder, Program, Value, reached
 from graphweft.ir.residency import StructType, TensorType
 from graphweft.ir.trailing import ROWS, split_spec
 
@@ -94,17 +94,13 @@ def _flat_product(b: Builder, x: Value, weight: Value, axis: int, dims: tuple[in
 
 def _ends(x: Value) -> set[tuple[Op, Value] | None]:
     """The ends of edges that edge rows come from; None for rows of the edges themselves."""
-    found: set[tuple[Op, Value] | None] = set()
-    seen, left = {x}, [x]
-    while left:  # each value once: a value may be read many times on the way
-        y = left.pop()
-        rowed = [z for z in y.inputs if isinstance(z.type, TensorType) and z.tensor.rows is not None]
-        if y.op in _BROADCASTS or not rowed:
-            found.add((y.op, y.inputs[0]) if y.op in _BROADCASTS else None)
-            continue
-        left += [z for z in dict.fromkeys(rowed) if z not in seen]
-        seen.update(rowed)
-    return found
+
+    def rowed(y: Value) -> list[Value]:
+        if y.op in _BROADCASTS:
+            return []
+        return [z for z in y.inputs if isinstance(z.type, TensorType) and z.tensor.rows is not None]
+
+    return {(y.op, y.inputs[0]) if y.op in _BROADCASTS else None for y in reached([x], rowed) if not rowed(y)}
 
 
 def _apart(x: Value) -> tuple[Value, Value | None]:

@@ -20,7 +20,7 @@ import torch
 from graphweft.ir.elementwise import FUNCTIONS
 from graphweft.ir.ops import Op
 from graphweft.ir.pattern import end_of
-from graphweft.ir.program import Program, Value
+from graphweft.ir.program import Program, Value, reached
 from graphweft.ir.residency import StructType, TensorType
 from graphweft.passes.fuse import ordered
 from graphweft.passes.groups import EdgeWalk, Group
@@ -187,14 +187,7 @@ class _Search:
     def spared(self, groups: Iterable[Group]) -> set[Value]:
         """Values that nothing reads but nests, which compute them themselves, and the nests' results."""
         makes = {v: g for g in groups for v in (g.result, *g.taps)}
-        needed: set[Value] = set()
-        stack = [*self.outputs]
-        while stack:
-            value = stack.pop()
-            if value not in needed:
-                needed.add(value)
-                group = makes.get(value)
-                stack.extend(value.inputs if group is None else group.operands())
+        needed = reached(self.outputs, lambda v: makes[v].operands() if v in makes else v.inputs)
         return {v for v in self.program.values if v not in needed or v in makes}
 
     # -- what can be computed for an edge
@@ -203,26 +196,21 @@ class _Search:
         apart = {*self.hoisted, *self.heavy}
         values = [v for v in self.program.values if v not in apart and isinstance(v.type, TensorType)]
         self.written = {v for v in values if v.tensor.rows in self.graphs and _is_written(v, self.real)}
-        while True:
-            lost = {v for v in self.written if not self._feeds(v)}
-            if not lost:
-                break
-            self.written -= lost
-        self.sinks = {v: edge for v in values if (edge := self._sink(v)) is not None}
+        self._find_again(values)
         while True:  # a condition has to stay inside
             stored = {v for v in self.written if self._read_elsewhere(v, set(self.sinks))}
             lost = {v for v in stored if v.tensor.dtype == torch.bool}
             if not lost:
                 break
             self.written -= lost
-            self._find_again()
+            self._find_again(self.sinks)
         costly = self._is_costly if not self.alone else lambda value: False
         self.kept = stored | {v for v in self.written if costly(v) or self._is_compared(v)}
 
-    def _find_again(self) -> None:
+    def _find_again(self, sinks: Iterable[Value]) -> None:
         while lost := {v for v in self.written if not self._feeds(v)}:
             self.written -= lost
-        self.sinks = {v: edge for v in self.sinks if (edge := self._sink(v)) is not None}
+        self.sinks = {v: edge for v in sinks if (edge := self._sink(v)) is not None}
 
     def _feeds(self, value: Value) -> bool:
         """Whether a nest has, or can read, every operand."""
@@ -260,16 +248,8 @@ class _Search:
 
     def _computes(self, value: Value) -> bool:
         """Whether something is computed for an edge, not just looked at."""
-        stack, seen = [value], {value}
-        while stack:
-            item = stack.pop()
-            if item.op not in _LOOKS:
-                return True
-            for operand in item.inputs:
-                if operand in self.written and operand not in seen:
-                    seen.add(operand)
-                    stack.append(operand)
-        return False
+        looked_at = reached([value], lambda v: self.written.intersection(v.inputs) if v.op in _LOOKS else ())
+        return any(item.op not in _LOOKS for item in looked_at)
 
     def _read_elsewhere(self, value: Value, results: set[Value]) -> bool:
         """Whether something that no nest computes reads ``value``."""
@@ -292,29 +272,15 @@ class _Search:
 
     def _results_of(self, value: Value) -> set[Value]:
         """Results of walks that are computed from ``value`` without another one in between."""
-        found: set[Value] = set()
-        stack, seen = [value], {value}
-        while stack:
-            for user in self.users[stack.pop()]:
-                if user in self.sinks:
-                    found.add(user)
-                elif user in self.written and user not in seen:
-                    seen.add(user)
-                    stack.append(user)
-        return found
+        inside = reached([value], lambda v: self.written.intersection(self.users[v]))
+        return {user for item in inside for user in self.users[item] if user in self.sinks}
 
     # -- nests
 
     def _inside(self, result: Value, own: Iterable[Value] = ()) -> dict[Value, None]:
         """Everything a walk computes for ``result``; stored values are read, but for those of ``own``."""
-        closed = {result}
-        stack = [result]
         stops = self.kept - {result} - set(own)
-        while stack:
-            for operand in stack.pop().inputs:
-                if operand in self.written and operand not in closed and operand not in stops:
-                    closed.add(operand)
-                    stack.append(operand)
+        closed = reached([result], lambda v: [o for o in v.inputs if o in self.written and o not in stops])
         return dict.fromkeys(sorted(closed, key=self.position.__getitem__))
 
     def _place(self, result: Value) -> None:
@@ -362,19 +328,8 @@ class _Search:
 
     def _before(self, nest: _Nest, makes: Mapping[Value, _Nest]) -> list[_Nest]:
         """Walks whose results ``nest`` needs, perhaps by way of other calls."""
-        found: dict[int, _Nest] = {}
-        stack, seen = list(nest.reads()), set(nest.reads())
-        while stack:
-            value = stack.pop()
-            maker = makes.get(value)
-            if maker is not None:
-                found[id(maker)] = maker
-                continue
-            for operand in value.inputs:
-                if operand not in seen:
-                    seen.add(operand)
-                    stack.append(operand)
-        return list(found.values())
+        found = reached(nest.reads(), lambda v: () if v in makes else v.inputs)
+        return list({id(makes[v]): makes[v] for v in found if v in makes}.values())
 
     def _worth(self, nest: _Nest) -> bool:
         """A dot product of two ends alone has a kernel in the core."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from graphweft.ir.ops import LEAVES, Op
-from graphweft.ir.program import Program, Value
+from graphweft.ir.program import Program, Value, reached
 from graphweft.ir.residency import TensorType
 from graphweft.passes.groups import Group
 
@@ -150,21 +150,11 @@ def _add_to_products(
 
 def _tappable(value: Value, phase: Mapping[Value, int], users: dict[Value, list[Value]]) -> bool:
     """A plain column sum that no row follows from: whichever kernel makes or reads its operand may give it."""
-    if value.get("mean"):
-        return False
-    seen, left = {value}, [value]
-    while left:
-        for reader in users[left.pop()]:
-            if (
-                not isinstance(reader.type, TensorType)
-                or reader.tensor.rows is not None
-                or phase[reader] != phase[value]
-            ):
-                return False
-            if reader not in seen:
-                seen.add(reader)
-                left.append(reader)
-    return True
+
+    def is_plain(v: Value) -> bool:
+        return isinstance(v.type, TensorType) and v.type.rows is None and phase[v] == phase[value]
+
+    return not value.get("mean") and all(map(is_plain, reached([value], lambda v: users[v] if is_plain(v) else ())))
 
 
 def _stage_of(value: Value, current: Value) -> tuple[str, Value | None] | None:
@@ -231,7 +221,8 @@ def _extend(
         name = stage[0]
         if name == "row_scale" and (name in group.stages or _later(group, name)):
             name = "post_scale"
-        if name in group.stages or (_later(group, name) and not (name == "bias" and _only_adds(group))):
+        # a bias may come before an addend that is there already
+        if name in group.stages or (_later(group, name) and (name != "bias" or _later(group, "addend"))):
             return
         group.stages[name] = stage[1]
         group.result = rest[0]
@@ -265,11 +256,6 @@ def _tap_right(group: Group, users: dict[Value, list[Value]], phase: Mapping[Val
 def _later(group: Group, name: str) -> bool:
     """Whether the group already has a stage that comes after ``name``."""
     return any(STAGES.index(stage) > STAGES.index(name) for stage in group.stages)
-
-
-def _only_adds(group: Group) -> bool:
-    """Whether nothing but an addend follows the place of a bias, which is then added before it."""
-    return not any(STAGES.index(stage) > STAGES.index("addend") for stage in group.stages)
 
 
 def _fold_source_scale(

@@ -16,7 +16,7 @@ import torch
 from graphweft.ir.elementwise_grad import Formula
 from graphweft.ir.ops import Op
 from graphweft.ir.pattern import end_of, rewrite
-from graphweft.ir.program import Builder, Program, Value
+from graphweft.ir.program import Builder, Program, Value, reached
 from graphweft.ir.residency import StructType
 
 REALS = (torch.float32, torch.float64)  # what walks are written for: one of both in a program
@@ -157,15 +157,6 @@ def has_same_bits(value: Value, written: Container[Value]) -> bool:
 
     A compiler may round both at once or one after the other, as the code around them has it.
     """
-    seen, stack = {value}, [value]
-    kinds = set()
-    while stack:
-        item = stack.pop()
-        if item not in written:
-            continue
-        kinds.add(item["fn"] if item.op is Op.EWISE else item.op)
-        new = [operand for operand in item.inputs if operand not in seen]
-        seen.update(new)
-        stack += new
-    kinds -= _LOOKS | _CHOICES
+    found = reached([value], lambda v: v.inputs if v in written else ())
+    kinds = {item["fn"] if item.op is Op.EWISE else item.op for item in found if item in written} - (_LOOKS | _CHOICES)
     return kinds <= _SUMS or kinds <= _PRODUCTS

@@ -267,18 +267,13 @@ class _Run:
             verify(placed, self._verified)
         tidied = _tidied(placed, request)
         self._note("placement", tidied, candidate)
-        with self._blaming("stages"):
-            verify(staged, self._verified)
-        self._note("stages", staged, tidied)
-        with self._blaming("differentiate"):
-            verify(derived, self._verified)
-        self._note("differentiate", derived, staged)
-        with self._blaming("edges"):
-            verify(opened, self._verified)
-        self._note("edges", opened, derived)
-        with self._blaming("slopes"):
-            verify(chosen.program, self._verified)
-        self._note("slopes", chosen.program, opened)
+        before = tidied
+        steps = {"stages": staged, "differentiate": derived, "edges": opened, "slopes": chosen.program}
+        for name, after in steps.items():
+            with self._blaming(name):
+                verify(after, self._verified)
+            self._note(name, after, before)
+            before = after
         self._rewrites += [
             Rewrite("placement", candidate, placed),
             Rewrite("cleanup", placed, tidied),

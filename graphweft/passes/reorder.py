@@ -18,7 +18,7 @@ import torch
 
 from graphweft.ir.ops import Op
 from graphweft.ir.pattern import rewrite
-from graphweft.ir.program import Builder, Program, Value
+from graphweft.ir.program import Builder, Program, Value, reached
 from graphweft.ir.residency import TensorType
 from graphweft.ir.trailing import ROWS, split_spec
 
@@ -85,17 +85,13 @@ def _of_sum(b: Builder, v: Value, x: Value, rows: Mapping[str, int]) -> Value | 
 
 def _sums_broadcasts(x: Value, rows: Mapping[str, int]) -> bool:
     """Whether edge rows are sums and differences of broadcasts from fewer rows, all of the same dimensions."""
-    seen, left = {x}, [x]
-    while left:  # each value once
-        y = left.pop()
-        if y.op is Op.EWISE:
-            if y["fn"] not in ("add", "sub", "neg") or any(z.tensor.dims != y.tensor.dims for z in y.inputs):
-                return False
-            left += [z for z in dict.fromkeys(y.inputs) if z not in seen]
-            seen.update(y.inputs)
-        elif y.op not in _BROADCASTS or not _is_fewer(y, rows):
-            return False
-    return True
+
+    def is_sum(y: Value) -> bool:
+        plain = y.op is Op.EWISE and y["fn"] in ("add", "sub", "neg")
+        return plain and all(z.tensor.dims == y.tensor.dims for z in y.inputs)
+
+    terms = (y for y in reached([x], lambda y: y.inputs if is_sum(y) else ()) if not is_sum(y))
+    return all(y.op in _BROADCASTS and _is_fewer(y, rows) for y in terms)
 
 
 def _is_fewer(spread: Value, rows: Mapping[str, int]) -> bool:

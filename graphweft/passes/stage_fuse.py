@@ -64,12 +64,11 @@ class _Opening:
     """What replaces the readers of the outermost hop."""
 
     def __init__(self, program: Program, blocks: list[Value]) -> None:
-        self._program, self._users, self._builder = program, program.users(), Builder()
+        self._program, self._builder = program, Builder()
         self._blocks = set(blocks)
         self._rows = blocks[0].struct.src
         self._graph, self._seeds, _ = blocks[0].inputs
         self._hop, self._fanouts = blocks[0]["hop"], blocks[0]["fanouts"]
-        self._tables: dict[Value, Value | None] = {}
 
     def replacements(self) -> dict[Value, Value] | None:
         """New values by the old ones that they replace; None where the hop's rows are needed."""

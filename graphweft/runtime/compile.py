@@ -37,7 +37,7 @@ from graphweft.graph.placed import on_device
 from graphweft.ir.interpret import interpret
 from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
 from graphweft.ir.ops import LEAVES, Op
-from graphweft.ir.program import Builder, Program, Value
+from graphweft.ir.program import Builder, Program, Value, written
 from graphweft.ir.residency import IndexType, Residency, StructType, TensorType, edges_of
 from graphweft.passes.certificate import Refuted
 from graphweft.passes.kept import kept_passes
@@ -265,18 +265,14 @@ class CompiledFunction:
         """The forward program as described, before any pass."""
         if self._written is not None:
             return self._written
-        builder = Builder()
-        types = _input_types(arguments)
-        inputs = {
-            name: builder.add(Op.GRAPH if isinstance(type_, StructType) else Op.INPUT, name=name, type=type_)
-            for name, type_ in types.items()
-        }
-        outputs = self._describe(builder, inputs, arguments.training)
-        if arguments.rows is not None:
-            outputs = {**outputs, "out": builder.add(Op.TAKE_ROWS, outputs["out"], inputs["rows"])}
-        ordered = tuple(sorted(outputs.items(), key=lambda item: item[0] != "out"))
-        read = set(Program((), ordered).values)
-        return Program(tuple(v for v in inputs.values() if v in read), ordered)
+
+        def describe(builder: Builder, inputs: dict[str, Value]) -> dict[str, Value]:
+            outputs = self._describe(builder, inputs, arguments.training)
+            if arguments.rows is None:
+                return outputs
+            return {**outputs, "out": builder.add(Op.TAKE_ROWS, outputs["out"], inputs["rows"])}
+
+        return written(_input_types(arguments), describe)
 
     def compile(self, arguments: Arguments, standing: Standing | None = None) -> Plan:
         """Runs all passes and lowers the result; ``standing``: None for that of ``arguments``."""

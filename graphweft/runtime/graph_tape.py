@@ -10,9 +10,8 @@ there agree in between. Results lie where the largest run had them.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Self
@@ -160,18 +159,13 @@ class GraphTape:
 
         made = [_Corner(corner) for corner in corners]
         cases = [Case(partial(body, one.given), one.given.sizes, one.tensors, one.natives) for one in made]
-        with _apart(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.random.fork_rng(devices=[]):
             tape = SizedTape.record(cases, [], None, known)
         return None if tape is None else cls(tape, parameters)
 
     def serves(self) -> bool:
         """Whether the parameters lie where they did, and nobody else holds memory of the tape."""
         return self._tape.is_ready() and all(tensor.data_ptr() == address for tensor, address in self._parameters)
-
-    @property
-    def launches(self) -> int:
-        """Calls of a replay."""
-        return self._tape.launches
 
     def replay(self, inputs: Inputs, part: int | None = None) -> Any:
         """What the computation returns for a batch; ``part``: before the pause (0) or after it (1)."""
@@ -245,13 +239,6 @@ def _bytes_of(plan: Plan, nodes: int, edges: int) -> int:
                 count = edges if kind.residency is Residency.EDGE else nodes
                 total += count * math.prod(kind.dims) * kind.dtype.itemsize
     return total
-
-
-@contextlib.contextmanager
-def _apart() -> Iterator[None]:
-    """Without torch's graph."""
-    with torch.no_grad(), torch.autocast("cpu", enabled=False):
-        yield
 
 
 def _like(graph: Graph, nodes: int, edges: int) -> Graph:

@@ -184,10 +184,10 @@ class SizedTape:
         if len({len(each) for each in leaves}) != 1:
             raise Refused
         for same in zip(*leaves, strict=True):
-            self._follow(same, given[0], kinds)
+            self._follow(same, given[0])
         return functions[0], tuple(given[0])
 
-    def _follow(self, same: Sequence[_Leaf], given: list[Any], kinds: Sequence[Any]) -> None:
+    def _follow(self, same: Sequence[_Leaf], given: list[Any]) -> None:
         """Makes a cell of what changes from case to case. Raises: Refused."""
         leaf = same[0]
         if any(other.kind != leaf.kind for other in same):

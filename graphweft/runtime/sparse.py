@@ -21,21 +21,13 @@ from graphweft.runtime.stand_in import times_larger
 
 _spmm_f32, _spmm_rounded = declare("gw_spmm_f32"), declare("gw_spmm_f32_bf16")
 _spmm_f64, _spmm_bf16 = declare("gw_spmm_f64"), declare("gw_spmm_bf16")
-_SPMM_MAX = {
-    dtype: declare(f"gw_spmm_max_{name}")
-    for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"), (torch.bfloat16, "bf16"))
-}
-_SPMM_MAX_GRAD = {
-    dtype: declare(f"gw_spmm_max_grad_{name}")
-    for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"), (torch.bfloat16, "bf16"))
-}
-_SDDMM = {dtype: declare(f"gw_sddmm_dot_{name}") for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"))}
-_MARGINS = {
-    dtype: declare(f"gw_edge_margins_{name}") for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"))
-}
-_MARGINS_GRAD = {
-    dtype: declare(f"gw_edge_margins_grad_{name}") for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"))
-}
+_REALS = {torch.float32: "f32", torch.float64: "f64"}
+_WITH_HALF = {**_REALS, torch.bfloat16: "bf16"}
+_SPMM_MAX = {dtype: declare(f"gw_spmm_max_{name}") for dtype, name in _WITH_HALF.items()}
+_SPMM_MAX_GRAD = {dtype: declare(f"gw_spmm_max_grad_{name}") for dtype, name in _WITH_HALF.items()}
+_SDDMM = {dtype: declare(f"gw_sddmm_dot_{name}") for dtype, name in _REALS.items()}
+_MARGINS = {dtype: declare(f"gw_edge_margins_{name}") for dtype, name in _REALS.items()}
+_MARGINS_GRAD = {dtype: declare(f"gw_edge_margins_grad_{name}") for dtype, name in _REALS.items()}
 _softmax = declare("gw_edge_softmax_f32")
 _softmax_grad = declare("gw_edge_softmax_grad_f32")
 _sparse_dropout = declare("gw_sparse_dropout_f32")
@@ -213,7 +205,7 @@ def _spmm_failure(
 
 
 def spmm_max(
-    adj: Adjacency, x: torch.Tensor, *, minimum: bool = False, want_arg: bool = True, out: torch.Tensor | None = None
+    adj: Adjacency, x: torch.Tensor, *, minimum: bool = False, want_arg: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """``y[i] = max over j in row i of x[j]`` by element (``minimum``: min), and the column that attains it.
 
@@ -226,9 +218,7 @@ def spmm_max(
     """
     _check_operand("spmm_max", "x", x, adj.num_cols, _SPMM_MAX)
     x, width = _by_rows(x), x.size(1)
-    y = empty((adj.num_rows, width), x.dtype) if out is None else out
-    if y.shape != (adj.num_rows, width) or y.dtype != x.dtype:
-        raise ShapeError(f"spmm_max: expected out of shape {(adj.num_rows, width)}, got {tuple(y.shape)}, {y.dtype}")
+    y = empty((adj.num_rows, width), x.dtype)
     arg = empty((adj.num_rows, width), adj.indices.dtype) if want_arg else None
     source, target = (x.data_ptr(), x.stride(0), width, minimum), (y.data_ptr(), y.stride(0))
     _SPMM_MAX[x.dtype](adj.native, *source, *target, None if arg is None else arg.data_ptr(), width)

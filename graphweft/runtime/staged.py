@@ -26,7 +26,7 @@ from graphweft.graph.placed import on_device
 from graphweft.ir.drawing import block_of
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import LEAVES, Op
-from graphweft.ir.program import Builder, Program, Value
+from graphweft.ir.program import Builder, Program, Value, written
 from graphweft.ir.residency import HOST, IndexType, Residency, StructType, TensorType
 from graphweft.passes.fuse import FORWARD, group_values
 from graphweft.passes.hoist import constant_values
@@ -132,7 +132,7 @@ class StagedFunction:
 
     def program(self, parameters: Mapping[str, Tensor], training: bool) -> Program:
         """The forward program as described: sampler, gather and layers."""
-        builder, x = Builder(), self.x
+        x = self.x
         types: dict[str, Any] = {
             "graph": StructType("N", "N", "E"),
             "x": TensorType(Residency.SRC, "N", tuple(x.shape[1:]), meant_dtype(x), isinstance(x, SparseFeatures)),
@@ -142,14 +142,7 @@ class StagedFunction:
         }
         for name, tensor in parameters.items():
             types[name] = TensorType(Residency.SHARED, None, tuple(tensor.shape), tensor.dtype)
-        inputs = {
-            name: builder.add(Op.GRAPH if isinstance(type_, StructType) else Op.INPUT, name=name, type=type_)
-            for name, type_ in types.items()
-        }
-        outputs = self._describe(builder, inputs, training)
-        ordered = tuple(sorted(outputs.items(), key=lambda item: item[0] != "out"))
-        read = set(Program((), ordered).values)
-        return Program(tuple(v for v in inputs.values() if v in read), ordered)
+        return written(types, lambda builder, inputs: self._describe(builder, inputs, training))
 
     def compile(
         self, parameters: Mapping[str, Tensor], training: bool, reference: Sample, choice: Choice | None = None

@@ -63,17 +63,18 @@ class Tape:
     Attributes:
         arena: Where the intermediate tensors lie.
         result: What the recorded function returned; its tensors hold the latest replay's numbers.
+        calls: Those that were recorded, in order.
     """
 
     def __init__(self, arena: Pool, result: Any, calls: Calls, alive: list[Any], given: list[torch.Tensor]) -> None:
         self.arena, self.result = arena, result
-        self._calls, self._alive, self._given = calls, alive, given
+        self.calls, self._alive, self._given = calls, alive, given
         self._lent = arena.stats().lent
 
     @cached_property
     def _packed(self) -> PackedCalls:
         """The calls as a replay makes them."""
-        return PackedCalls([call for call in self._calls if call[0] is not PAUSE])
+        return PackedCalls([call for call in self.calls if call[0] is not PAUSE])
 
     @classmethod
     def record(cls, body: Callable[[], Any], alive: list[Any], nbytes: float | None) -> Tape | None:
@@ -89,7 +90,7 @@ class Tape:
             if size is not None:
                 arena.confine(size)
             # what is made on first use is made by the first run; the second is written down
-            first, watch = Watch(arena, keeps=False), Watch(arena)
+            first, watch = Watch(keeps=False), Watch()
             found = cls._once(body, arena, first) and (first.computed or cls._once(body, arena, watch))
             if isinstance(found, tuple) and not watch.computed:
                 return cls(arena, *found, alive, watch.given)
@@ -111,11 +112,6 @@ class Tape:
             return None
         finally:
             _native.recorder.calls = None
-
-    @property
-    def calls(self) -> Calls:
-        """The recorded calls in order."""
-        return self._calls
 
     def keeps(self, address: int) -> bool:
         """Whether memory that lives as long as the tape has the address."""
@@ -142,9 +138,9 @@ class Watch(TorchFunctionMode):
     Not a dispatch mode: the first of those in a process imports torch's compiler, 70 MiB.
     """
 
-    def __init__(self, arena: Pool, keeps: bool = True) -> None:
+    def __init__(self, keeps: bool = True) -> None:
         super().__init__()
-        self.computed, self._arena, self._keeps = False, arena, keeps
+        self.computed, self._keeps = False, keeps
         self.given: list[torch.Tensor] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

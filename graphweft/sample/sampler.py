@@ -164,11 +164,9 @@ class Sampler(Protocol):
 
     def sample(self, seeds: torch.Tensor, *, seed: int = 0, epoch: int = 0, stage: int = 0) -> Sample:
         """The batch of ``seeds``, distinct int64 ids."""
-        ...
 
     def identity(self) -> dict[str, Any]:
         """What decides the draws, beside graph and keys: numbers and texts, for states of loaders."""
-        ...
 
 
 class ShownBySettings(abc.ABC):

@@ -144,15 +144,12 @@ class Stage(Protocol):
 
     def split(self, ids: Tensor, key: Key) -> list[Tensor]:
         """Deals seeds, given by their ids in the whole graph, into groups of places in ``ids``; each seed once."""
-        ...
 
     def draw(self, level: Level, seeds: Tensor, group: int, key: Key) -> Level:
         """What a group of the level's seeds takes with it; its seeds come first, in order."""
-        ...
 
     def identity(self) -> dict[str, Any]:
         """What decides the groups and draws, for checkpoints."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ model's device draws batches.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,17 +44,22 @@ def draws_on_device(model: Any) -> bool:
 
 def check_drawn_there(given: Given) -> None:
     """Raises: ConfigError for tasks, data and options that only the CPU has."""
+    options = {"macro": given.drawn.macro is not None, "prepare": given.drawn.prepare != "whole"}
+    check_apart(given, f"device='{device_of(given.model)}'", ("nodes", "link"), **options)
+
+
+def check_apart(given: Given, place: str, tasks: Sequence[str], **options: bool) -> None:
+    """Raises: ConfigError for other tasks, data and ``options`` that do not train at ``place``."""
     refused = {
-        f"task={given.task}": given.task not in ("nodes", "link"),
+        f"task={given.task}": given.task not in tasks,
         f"mode={given.mode}": given.mode != "mini",
         "a store": isinstance(given.ds, StoredGraph),
         "ranks": given.ranks.is_shared,
-        "macro": given.drawn.macro is not None,
-        "prepare": given.drawn.prepare != "whole",
+        **options,
     }
     for name, is_given in refused.items():
         if is_given:
-            raise ConfigError(f"{name} cannot be combined with device='{device_of(given.model)}'")
+            raise ConfigError(f"{name} cannot be combined with {place}")
 
 
 class DeviceMiniBatch(MiniBatch):
@@ -140,4 +146,4 @@ class DeviceMiniBatch(MiniBatch):
         return evaluation(self.target, self._logits(), self.ds.y, self.rows, self.metrics)
 
 
-__all__ = ["DeviceMiniBatch", "check_drawn_there", "draws_on_device"]
+__all__ = ["DeviceMiniBatch", "check_apart", "check_drawn_there", "draws_on_device"]

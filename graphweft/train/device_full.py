@@ -188,6 +188,14 @@ class DeviceFullBatch(FullBatch):
         logits, pullback = self.model.linearized(arguments)
         return *self._loss(logits), pullback
 
+    def _gone_back(self, update: Update | None, pullback: Pullback, gradient: Tensor) -> dict[str, Tensor | None]:
+        """Gradients, and the update where it is part of the step."""
+        gradients = pullback(gradient)
+        if update is not None:
+            self._place(gradients)
+            update.step()
+        return gradients
+
     def _first(self, wanted: tuple[object, ...], update: Update | None) -> Tensor | None:
         """Records a step and launches it; None, with nothing changed, where it cannot be, or is not the step."""
         buffers = list(self.model.buffers())
@@ -196,11 +204,7 @@ class DeviceFullBatch(FullBatch):
 
         def eager() -> Found:
             loss, gradient, pullback = self._linearized(self._arguments(key))
-            gradients = pullback(gradient)
-            if update is not None:
-                self._place(gradients)
-                update.step()
-            return loss, gradients
+            return loss, self._gone_back(update, pullback, gradient)
 
         def work() -> Found | None:
             with owning(self.x, self._wanted):
@@ -222,21 +226,14 @@ class DeviceFullBatch(FullBatch):
         key = torch.zeros(1, dtype=torch.int64, device=self.device)  # of draws, read by every launch that draws
         arguments = self._arguments(key)
 
-        def backward_and_update(pullback: Pullback, gradient: Tensor) -> dict[str, Tensor | None]:
-            gradients = pullback(gradient)
-            if update is not None:
-                self._place(gradients)
-                update.step()
-            return gradients
-
         def whole() -> None:
             _, gradient, pullback = self._linearized(arguments)
-            backward_and_update(pullback, gradient)
+            self._gone_back(update, pullback, gradient)
 
         self._recorder.warm(whole, alone=True)
         forward, made = self._recorder.record(lambda: self._linearized(arguments))
         loss, gradient, pullback = made
-        backward, gradients = self._recorder.record(partial(backward_and_update, pullback, gradient))
+        backward, gradients = self._recorder.record(partial(self._gone_back, update, pullback, gradient))
         draws = self._draws
 
         def run(number: int) -> Found:

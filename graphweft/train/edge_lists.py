@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from graphweft._distinct import Ids
 from graphweft.graph.adjacency import Adjacency
 from graphweft.loader.parts import PartSource
+from graphweft.sample.in_edges import entries_of
 from graphweft.storage.block_io import aligned_empty
 from graphweft.storage.requests import SECTOR
 from graphweft.train.node_set import NodeSet
 from graphweft.train.row_tables import RowTable
-from graphweft.train.row_tiles import in_edges
 from graphweft.train.scratch import Scratch
 
 _TAKES = 4  # of a piece: nodes whose in-edges are looked up at a time, which takes several numbers an edge
@@ -47,7 +47,7 @@ class EdgeLists:
     def __init__(
         self, source: PartSource, nodes: NodeSet, table: RowTable, step: int, without_loops: bool, folder: Path | None
     ) -> None:
-        self._file, self._step, self._rows = Scratch(folder, 1 << 20), step, table.count
+        self._file, self._rows = Scratch(folder, 1 << 20), table.count
         self._dtype = torch.int32 if table.count < 1 << 31 else torch.int64
         self._pieces: list[tuple[int, int, int]] = []  # offset, nodes, edges
         self._end = 0
@@ -109,7 +109,7 @@ def _taken(
         while done < len(own):
             stop = min(done + max(step // _TAKES, 1), done + step - row % step, len(own))
             some = own[done:stop]
-            degrees, places = in_edges(some, offsets)
+            degrees, places = entries_of(offsets, some)
             taken = sources[places].astype(np.int64)
             if without_loops:
                 of = np.repeat(np.arange(len(some)), degrees)

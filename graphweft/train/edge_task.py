@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from graphweft._errors import ConfigError, DataError, ShapeError
 from graphweft.data.dataset import Dataset
 from graphweft.interop.pyg_model import PyGModel
-from graphweft.loader.epochs import EpochLoader
 from graphweft.loader.link import LinkLoader
 from graphweft.loader.link_batch import LinkBatch
 from graphweft.nn.edge_model import EdgeModel
 from graphweft.nn.module import CompiledModule
 from graphweft.runtime.constants import owning
 from graphweft.sample.neighbor import NeighborSampler
+from graphweft.train.batch_gradients import PlaceLoader
 from graphweft.train.macro import MacroRun
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.options import EDGE_TASKS
@@ -116,28 +116,6 @@ class EdgeTask(MiniBatch):
         return _as_rows(self._call(batch.subgraph, batch.x, batch.edge_label_index, **given, **own))
 
 
-class _AllPairs(NamedTuple):
-    """The one step of an epoch: the training pairs, as places in their list."""
-
-    input_id: Tensor
-    node_norm: Tensor | None = None
-
-    @property
-    def batch_size(self) -> int:
-        """Pairs that are trained on."""
-        return self.input_id.numel()
-
-
-class _AtOnce(EpochLoader[_AllPairs]):
-    """All training pairs, once an epoch."""
-
-    who = "Trainer"
-
-    def make(self, places: Tensor, epoch: int) -> _AllPairs:
-        """They are where they are."""
-        return _AllPairs(places)
-
-
 class WholeEdgeTask(EdgeTask):
     """Mode "full": every step takes all training pairs, on the whole graph; see :class:`EdgeTask`."""
 
@@ -150,7 +128,7 @@ class WholeEdgeTask(EdgeTask):
         check_pairs(self.model, self.ds)
         self._trained_on = torch.unique(self.rows["train"], sorted=True)
         count = self._trained_on.numel()
-        return _AtOnce(count, count, False, self.seed, False, 0, None), None
+        return PlaceLoader(count, count, False, self.seed), None
 
     def _forward(self, batch: Any) -> Tensor:
         rows = self._label_rows(batch)

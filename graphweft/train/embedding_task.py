@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from graphweft._errors import ConfigError, DataError
 from graphweft.data.dataset import Dataset, Part
 from graphweft.data.link_split import LinkSplit, split_links
-from graphweft.loader.epochs import EpochLoader
 from graphweft.nn.dgi import DGI
 from graphweft.nn.gae import GAE, VGAE
 from graphweft.nn.node2vec import Node2Vec
 from graphweft.sample.negative import NegativeSampler
+from graphweft.train.batch_gradients import PlaceLoader
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.link_task import LinkTask
 from graphweft.train.metrics import Evaluation
@@ -60,31 +60,6 @@ def for_loss(model: Any, task: Any, mode: Any, ds: Any) -> tuple[Any, Any, Any]:
     return "unsupervised", "mini", ds
 
 
-class _Turn(NamedTuple):
-    """One step: the nodes it begins from."""
-
-    nodes: Tensor
-    node_norm: Tensor | None = None
-
-    @property
-    def batch_size(self) -> int:
-        """How much it weighs."""
-        return self.nodes.numel()
-
-
-class _Turns(EpochLoader[_Turn]):
-    """Steps of an epoch: one, or so many as it takes to pass all nodes."""
-
-    who = "Trainer"
-
-    def __init__(self, num_items: int, batch_size: int, seed: int) -> None:
-        super().__init__(num_items, batch_size, True, seed, False, 0, None)
-
-    def make(self, places: Tensor, epoch: int) -> _Turn:
-        """The nodes at ``places``."""
-        return _Turn(places)
-
-
 class EmbeddingTask(LinkTask):
     """Trains ``model`` by its own loss, on the whole graph in every step, Node2Vec on ``batch_size`` nodes.
 
@@ -114,7 +89,8 @@ class EmbeddingTask(LinkTask):
         self._tables = Tables(graph, setup.x, ds.y, ds.train_idx)
         self.fanouts = ()
         whole = not isinstance(model, Node2Vec)
-        self.loader: Any = _Turns(1 if whole else ds.num_nodes, 1 if whole else self.drawn.batch_size, seed)
+        # steps of an epoch: one, or so many as it takes to pass all nodes
+        self.loader: Any = PlaceLoader(*((1, 1) if whole else (ds.num_nodes, self.drawn.batch_size)), True, seed)
         self._takes_seed = "seed" in inspect.signature(model.loss).parameters  # type: ignore[arg-type]
         self._score_pairs(setup)
         self._negative = NegativeSampler(self.split.known)
@@ -159,7 +135,7 @@ class EmbeddingTask(LinkTask):
         own: Any = self.model
         drawn = int(torch.randint(2**62, ()))  # which the trainer keys by epoch and step
         if isinstance(own, Node2Vec):
-            loss: Tensor = own.loss(batch.nodes, seed=drawn)
+            loss: Tensor = own.loss(batch.input_id, seed=drawn)
         else:
             loss = own.loss(self._tables.graph, self.x, **({"seed": drawn} if self._takes_seed else {}))
         (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]

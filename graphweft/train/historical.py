@@ -68,7 +68,7 @@ class Historical:
 
         def keep(layer: int, rows: Tensor) -> None:
             if layer < len(self.model.layers) - 1:
-                self._sized(layer, rows.shape[1]).push(layer, every, rows)
+                self._sized(rows.shape[1]).push(layer, every, rows)
 
         infer(self.model, self.graph, x, each=keep, edges=self.edges)
         self.forget()
@@ -140,7 +140,7 @@ class Historical:
             self.counted = batch.path
             self.ages += [float(self.table.age(layer, self._ids).double().mean()) for layer in layers]
 
-    def _sized(self, layer: int, width: int) -> HistoryTable:
+    def _sized(self, width: int) -> HistoryTable:
         """The table with room for the layer; layers come in order the first time."""
         if self._table is None:
             widths = [width] * (len(self.model.layers) - 1)

@@ -8,9 +8,7 @@ block of some destinations with all of their in-edges: nothing is sampled, and e
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +23,7 @@ from graphweft.sample.shadow import ShadowSampler
 from graphweft.storage.feature import Features, SparseFeatures
 from graphweft.storage.gather import gather_rows
 from graphweft.train.edge_data import EdgeData
+from graphweft.train.part_inference import evaluating
 
 USUAL_TILE = 16_384
 
@@ -34,7 +33,6 @@ def infer(
     graph: Graph,
     x: Features,
     tile: int = USUAL_TILE,
-    out: str | Path | None = None,
     each: Callable[[int, Tensor], None] | None = None,
     edges: EdgeInputs | None = None,
     ranks: Ranks | None = None,
@@ -44,14 +42,12 @@ def infer(
 
     A model on a device computes there, tile by tile; all rows stay in host memory.
 
-    Shape: x (nodes, in_features) -> (nodes, out_features), float32. With ``out`` every layer's rows go to a file there
-    (``layer-<i>.npy``, a memory map), and the result is the last of them. ``each`` is shown every layer's rows. With
+    Shape: x (nodes, in_features) -> (nodes, out_features), float32. ``each`` is shown every layer's rows. With
     ``edges`` layers read weights or features of edges. With ``ranks`` each computes some of the tiles, and all get all
     rows; the bits do not depend on their number. With ``trims`` free memory goes back to the system before each tile:
     tiles differ in size, and one does not fit the gaps of others.
 
-    Raises: ConfigError for a tile without rows, or a folder that cannot be written; DtypeError, ShapeError when x does
-    not fit.
+    Raises: ConfigError for a tile without rows; DtypeError, ShapeError when x does not fit.
 
     Example:
         >>> from graphweft.nn.sage import SAGE
@@ -63,19 +59,12 @@ def infer(
     if not isinstance(model, Stack):
         raise ConfigError(f"infer: expected a stack of layers such as gw.nn.SAGE, got {type(model).__name__}")
     _check_features(model, graph, x)
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     sampler = NeighborSampler(graph, [-1])
-    try:
-        with torch.no_grad():
-            for index in range(len(model.layers)):
-                folder = None if out is None else Path(out)
-                x = _layer(model, index, sampler, x, tile, folder, edges, ranks or Ranks(), trims)
-                if each is not None:
-                    each(index, x)
-    finally:
-        for module, training in modes:  # one by one: some may be frozen
-            module.training = training
+    with evaluating(model):
+        for index in range(len(model.layers)):
+            x = _layer(model, index, sampler, x, tile, edges, ranks or Ranks(), trims)
+            if each is not None:
+                each(index, x)
     assert isinstance(x, Tensor)
     return x
 
@@ -98,7 +87,6 @@ def _layer(
     sampler: NeighborSampler,
     x: Features,
     tile: int,
-    folder: Path | None,
     edges: EdgeInputs | None,
     ranks: Ranks,
     trims: bool,
@@ -113,33 +101,15 @@ def _layer(
         block = sampler.sample(torch.arange(first, min(first + tile, nodes))).blocks[0]
         part = model.run_layer(index, block, gather_rows(x, block.src_ids).to(place), edges).to(x.device)
         if rows is None:
-            rows = _room(nodes, part, folder, index)
+            rows = empty((nodes, part.shape[1]), part.dtype)
         rows[first : first + part.shape[0]] = part
         del block, part  # before the next one is drawn
     if ranks.size > 1 and nodes:
         # a rank without a tile learns the width from the others
         width = ranks.agreed(0 if rows is None else rows.shape[1])
-        rows = (
-            _room(nodes, torch.empty(0, width, dtype=next(model.parameters()).dtype), folder, index)
-            if rows is None
-            else rows
-        )
+        rows = empty((nodes, width), next(model.parameters()).dtype) if rows is None else rows
         ranks.gather_rows(rows, cuts)
     return torch.empty(0, model.out_features) if rows is None else rows
-
-
-def _room(nodes: int, like: Tensor, folder: Path | None, index: int) -> Tensor:
-    shape = (nodes, like.shape[1])
-    if folder is None:
-        return empty(shape, like.dtype)
-    file = folder / f"layer-{index}.npy"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return torch.from_numpy(np.lib.format.open_memmap(file, "w+", like.numpy().dtype, shape))
-    except OSError as failure:
-        raise ConfigError(
-            f"infer: expected out as a folder that can be written, got {folder} ({failure.strerror})"
-        ) from None
 
 
 def by_subgraphs(

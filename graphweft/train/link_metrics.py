@@ -73,16 +73,6 @@ def ranks(positive: Tensor, negative: Tensor) -> Tensor:
     return 1 + (above + not_below).double() / 2
 
 
-def mrr(positive: Tensor, negative: Tensor) -> float | None:
-    """Mean of 1 / rank. Shapes as for :func:`ranks`.
-
-    Example:
-        >>> mrr(torch.tensor([0.5, 0.5]), torch.tensor([[0.1, 0.2], [0.6, 0.1]]))
-        0.75
-    """
-    return mean_reciprocal(ranks(positive, negative))
-
-
 def mean_reciprocal(places: Tensor) -> float | None:
     """Mean of 1 / place of some :func:`ranks`."""
     return float((1 / places).mean()) if places.numel() else None

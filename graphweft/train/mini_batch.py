@@ -260,8 +260,8 @@ class MiniBatch(BatchSteps):
             size, seed = self.loader.batch_size, self.loader.seed
             return by_subgraphs(self.model, self.sampler, self.x, self.edge_data, size, (seed, _EVALUATED))
         tile = None if self.budget is None else self.budget.tile
-        short, whole = isinstance(self.x, Int8Features), _whole_bytes(model, self.ds.num_nodes)
-        if isinstance(model, Stack) and (tile or short or whole > _WHOLE_SHARE * _memory()):
+        short, whole = isinstance(self.x, Int8Features), 4 * self.ds.num_nodes * 3 * widest(model)  # of three widths
+        if isinstance(model, Stack) and (tile or short or whole > _WHOLE_SHARE * _machine.memory()):
             cut, edges = tile or USUAL_TILE, self.edge_data.inputs
             return infer(model, self.ds.graph, self.x, cut, edges=edges, trims=tile is not None)
         model.eval()
@@ -455,15 +455,6 @@ class MiniBatch(BatchSteps):
         return rows
 
 
-def _whole_bytes(model: nn.Module, nodes: int) -> int:
-    """About what a pass over the whole graph holds at once: rows of three consecutive widths."""
-    return 4 * nodes * 3 * widest(model)
-
-
 def widest(model: nn.Module) -> int:
     """Width of the widest rows between layers."""
     return max(parameter.shape[-1] for parameter in model.parameters() if parameter.dim() == 2)
-
-
-def _memory() -> int:
-    return _machine.memory()

@@ -63,12 +63,12 @@ def options_of(kind: Any) -> dict[str, tuple[Any, Option]]:
     return {f.name: (f, f.metadata["option"]) for f in fields(kind) if "option" in f.metadata}
 
 
-def check_options(given: Any, only: Any = None) -> None:
-    """All options of ``given``, or those of its base ``only``, are within what the table says.
+def check_options(given: Any) -> None:
+    """All options of ``given`` are within what the table says.
 
     Raises: ConfigError naming the first that is not.
     """
-    check_given(given, {name: getattr(given, name) for name in options_of(only or given)})
+    check_given(given, {name: getattr(given, name) for name in options_of(given)})
 
 
 def check_given(kind: Any, given: Mapping[str, Any]) -> None:

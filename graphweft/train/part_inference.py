@@ -30,6 +30,7 @@ from graphweft.loader.whole_first import joined_block
 from graphweft.nn.edges import EdgeInputs, weighted_degrees
 from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
+from graphweft.sample.in_edges import entries_of
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.block_io import aligned_empty
 from graphweft.storage.flat_rows import flat_rows_of
@@ -40,7 +41,7 @@ from graphweft.train.narrow_layer import narrowing, run_narrow
 from graphweft.train.node_set import NodeSet
 from graphweft.train.row_spill import Spill, TooManyRowsError, spilled
 from graphweft.train.row_tables import BlankTable, FeatureTable, HiddenTable, RowTable
-from graphweft.train.row_tiles import RowTile, RowTiles, in_edges
+from graphweft.train.row_tiles import RowTile, RowTiles
 from graphweft.train.scratch import NoRoomError
 from graphweft.train.sliced_layer import Reduced, SlicedPlan, planned, reduced
 from graphweft.train.tiles import LEAST_TILE, HiddenRows, TileCost, Tiles
@@ -147,7 +148,7 @@ class PartInference:
                 is_read[nodes] = True
                 if len(nodes):
                     offsets, sources = self.source.structure(number)
-                    is_read[sources[in_edges(nodes - start, offsets)[1]]] = True
+                    is_read[sources[entries_of(offsets, nodes - start)[1]]] = True
             found.append(NodeSet(is_read))
         return found[::-1]
 

@@ -23,51 +23,38 @@ class RowTable(Protocol):
     @property
     def width(self) -> int:
         """Columns."""
-        ...
 
     @property
     def dtype(self) -> torch.dtype:
         """As they lie there."""
-        ...
 
     @property
     def is_far(self) -> bool:
         """Whether reading them is a request of the disk."""
-        ...
 
     @property
     def piece(self) -> int:
         """Bytes that are read at a time."""
-        ...
 
     @property
     def count(self) -> int:
         """Rows."""
-        ...
 
     def ids(self, first: int, end: int) -> Ids:
         """Nodes of the rows ``first`` to ``end``, ascending."""
-        ...
 
     def places(self, ids: Ids) -> Ids:
         """Rows of some nodes."""
-        ...
 
     def fill(self, ids: Ids, out: Tensor, at: Tensor) -> None:
         """Rows of ascending ids as rows ``at`` of ``out``."""
-        ...
 
     def let_go(self) -> None:
         """The system keeps none of their pages."""
-        ...
 
 
-class FeatureTable:
-    """Features of a source. Attributes as of :class:`RowTable`."""
-
-    def __init__(self, source: PartSource, is_far: bool, piece: int) -> None:
-        self._source, self.is_far, self.piece = source, is_far, piece
-        self.width, self.dtype, self.count = source.num_features, source.feature_dtype, int(source.bounds[-1])
+class _EveryNode:
+    """What is alike in tables of all nodes that keep nothing themselves."""
 
     def ids(self, first: int, end: int) -> Ids:
         """Nodes of the rows ``first`` to ``end``: every node has one."""
@@ -77,15 +64,23 @@ class FeatureTable:
         """Rows of some nodes."""
         return ids
 
+    def let_go(self) -> None:
+        """Nothing is kept."""
+
+
+class FeatureTable(_EveryNode):
+    """Features of a source. Attributes as of :class:`RowTable`."""
+
+    def __init__(self, source: PartSource, is_far: bool, piece: int) -> None:
+        self._source, self.is_far, self.piece = source, is_far, piece
+        self.width, self.dtype, self.count = source.num_features, source.feature_dtype, int(source.bounds[-1])
+
     def fill(self, ids: Ids, out: Tensor, at: Tensor) -> None:
         """Rows of ascending ids as rows ``at`` of ``out``."""
         self._source.feature_rows_into(ids, out, at)
 
-    def let_go(self) -> None:
-        """A source sees to that itself."""
 
-
-class BlankTable:
+class BlankTable(_EveryNode):
     """Zeros in the place of hidden rows that are still to come, to try what a tile takes. Attributes as of a table."""
 
     dtype, is_far = torch.float32, False
@@ -93,20 +88,9 @@ class BlankTable:
     def __init__(self, width: int, features: RowTable) -> None:
         self.width, self.piece, self.count = width, features.piece, features.count
 
-    def ids(self, first: int, end: int) -> Ids:
-        """Nodes of the rows ``first`` to ``end``: every node has one."""
-        return np.arange(first, end)
-
-    def places(self, ids: Ids) -> Ids:
-        """Rows of some nodes."""
-        return ids
-
     def fill(self, ids: Ids, out: Tensor, at: Tensor) -> None:
         """Zeros."""
         out.index_fill_(0, at, 0.0)
-
-    def let_go(self) -> None:
-        """There is no file."""
 
 
 class HiddenTable:

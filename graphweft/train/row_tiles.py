@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from graphweft._distinct import Ids, distinct
 from graphweft.loader.parts import PartSource
+from graphweft.sample.in_edges import entries_of
 from graphweft.storage.block_io import aligned_empty
 from graphweft.train.tiles import TileCost
 
@@ -110,7 +111,7 @@ class RowTiles:
             relations, weights = self._source.edge_columns(number)
             weights = weights if self._weighted else None
             for some in self._pieces(nodes - start, offsets):
-                degrees, places = in_edges(some, offsets)
+                degrees, places = entries_of(offsets, some)
                 own, taken = some + start, sources[places]
                 fresh = self._fresh(own, taken)
                 cost = self._cost.of(held.rows + len(fresh), held.nodes + len(own), held.edges + len(taken))
@@ -175,11 +176,4 @@ class RowTiles:
         )
 
 
-def in_edges(nodes: Ids, offsets: Ids) -> tuple[Ids, Ids]:
-    """In-edges of each of some nodes of a part, and their places in it."""
-    degrees = offsets[nodes + 1] - offsets[nodes]
-    firsts = np.cumsum(degrees) - degrees
-    return degrees, np.arange(int(degrees.sum())) - np.repeat(firsts - offsets[nodes], degrees)
-
-
-__all__ = ["RowTile", "RowTiles", "in_edges"]
+__all__ = ["RowTile", "RowTiles"]

@@ -81,16 +81,11 @@ class Reduced:
 
     Args:
         rows: Of every node.
-        has_any: bool (nodes,): which have in-edges.
+        has_any: bool (nodes,): which have in-edges. Kept as an attribute.
     """
 
     def __init__(self, rows: ColumnSlices, has_any: NDArray[np.bool_]) -> None:
-        self._rows, self._has_any = rows, has_any
-
-    @property
-    def has_any(self) -> NDArray[np.bool_]:
-        """(nodes,) which have in-edges."""
-        return self._has_any
+        self._rows, self.has_any = rows, has_any
 
     def into(self, first: int, end: int, out: Tensor, counts: ReadCounts | None) -> None:
         """The rows of the nodes ``first`` to ``end``, into ``out``; ``counts``: adds what was read."""
@@ -98,7 +93,7 @@ class Reduced:
 
     def stretch(self, first: int, end: int, out: Tensor) -> tuple[Tensor, int]:
         """Which of the nodes ``first`` to ``end`` have in-edges, bool (n,), and how many; their rows, into ``out``."""
-        has_any = torch.from_numpy(self._has_any[first:end])
+        has_any = torch.from_numpy(self.has_any[first:end])
         found, count = self._rows.rows(first, end, out[: end - first]), int(has_any.sum())
         if count < end - first:
             out[:count] = found[has_any]

@@ -26,7 +26,7 @@ from graphweft.schedule.known_places import as_schedule, holds_model
 from graphweft.schedule.places import Schedule
 from graphweft.train import spec
 from graphweft.train.device import device_of
-from graphweft.train.device_batches import DeviceMiniBatch, check_drawn_there, draws_on_device
+from graphweft.train.device_batches import DeviceMiniBatch, check_apart, check_drawn_there, draws_on_device
 from graphweft.train.device_full import DeviceFullBatch
 from graphweft.train.device_link import DeviceLinkTask
 from graphweft.train.disk_batches import DiskBatches
@@ -254,7 +254,7 @@ def _kind_of(given: Given) -> type[MiniBatch]:
     """
     drawn, linked = given.drawn, given.task == "link"
     if isinstance(drawn.schedule, Schedule) and not holds_model(drawn.schedule.place):
-        _check_apart(given, drawn.schedule)
+        check_apart(given, _named(drawn.schedule), ("nodes",))
         return ScheduledMiniBatch
     if draws_on_device(given.model):
         return _kind_on_device(given)
@@ -321,16 +321,3 @@ def _is_shared_out(schedule: Schedule, drawn: Drawn, memory: Any) -> bool:
 def _named(schedule: Any) -> str:
     """The place of a schedule, as messages call it."""
     return f"device={schedule.place.name}"
-
-
-def _check_apart(given: Given, schedule: Schedule) -> None:
-    """Raises: ConfigError for tasks and data that do not train at a place of their own."""
-    refused = {
-        f"task={given.task}": given.task != "nodes",
-        f"mode={given.mode}": given.mode != "mini",
-        "a store": isinstance(given.ds, StoredGraph),
-        "ranks": given.ranks.is_shared,
-    }
-    for name, is_given in refused.items():
-        if is_given:
-            raise ConfigError(f"{name} cannot be combined with {_named(schedule)}")

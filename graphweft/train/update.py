@@ -30,6 +30,10 @@ class Update:
         clip: Largest norm of all gradients together; None: any.
         clip_value: Largest absolute value of an entry; None: any.
         ema: Decay of the averages; None: there are none.
+
+    Attributes:
+        optimizer: What makes the step.
+        averages: Averaged parameters by name; empty before the first update, or where none are kept.
     """
 
     def __init__(
@@ -40,24 +44,14 @@ class Update:
         clip_value: float | None = None,
         ema: float | None = None,
     ) -> None:
-        self._model, self._optimizer = model, optimizer
+        self._model, self.optimizer = model, optimizer
         self._own = optimizer if isinstance(optimizer, Adam | SGD) else None  # one that a device can record
         self._clip, self._clip_value, self._ema = clip, clip_value, ema
-        self._averages: dict[str, Tensor] = {}
-
-    @property
-    def averages(self) -> dict[str, Tensor]:
-        """Averaged parameters by name; empty before the first update, or where none are kept."""
-        return self._averages
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """What makes the step."""
-        return self._optimizer
+        self.averages: dict[str, Tensor] = {}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As the optimiser's."""
-        self._optimizer.zero_grad(set_to_none=set_to_none)
+        self.optimizer.zero_grad(set_to_none=set_to_none)
 
     def step(self) -> None:
         """One update."""
@@ -69,7 +63,7 @@ class Update:
 
     def _clipped_step(self) -> None:
         """The optimiser's step; a kernel of a device scales gradients itself, which stay as they are."""
-        optimizer = self._optimizer
+        optimizer = self.optimizer
         if self._clip is None:
             optimizer.step()
         elif self._own is not None and self._own.scales():
@@ -87,7 +81,7 @@ class Update:
         """
         if self._own is None or not self._own.is_recordable():
             return False
-        return self._ema is None or len(self._averages) == len(dict(self._model.named_parameters()))
+        return self._ema is None or len(self.averages) == len(dict(self._model.named_parameters()))
 
     def write_rates(self) -> None:
         """Writes learning rates that have changed to where a recorded update reads them."""
@@ -97,27 +91,27 @@ class Update:
     def places(self) -> tuple[Any, ...]:
         """What a recorded update depends on beside parameters and gradients."""
         known = () if self._own is None else self._own.places()
-        return (*known, *(average.data_ptr() for average in self._averages.values()))
+        return (*known, *(average.data_ptr() for average in self.averages.values()))
 
     def held(self) -> list[Tensor]:
         """The state that an update changes beside the parameters."""
         known = [] if self._own is None else self._own.held()
-        return [*known, *self._averages.values()]
+        return [*known, *self.averages.values()]
 
     def _average(self, share: float) -> None:
         with torch.no_grad():
             for name, parameter in self._model.named_parameters():
-                if name in self._averages:
-                    self._averages[name].lerp_(parameter, share)
+                if name in self.averages:
+                    self.averages[name].lerp_(parameter, share)
                 else:
-                    self._averages[name] = parameter.detach().clone()
+                    self.averages[name] = parameter.detach().clone()
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """The model has the averaged parameters within the block, where there are some."""
         parameters = dict(self._model.named_parameters())
-        kept = {name: parameters[name].detach().clone() for name in self._averages}
-        self._put(self._averages)
+        kept = {name: parameters[name].detach().clone() for name in self.averages}
+        self._put(self.averages)
         try:
             yield
         finally:
@@ -131,7 +125,7 @@ class Update:
 
     def state_dict(self) -> dict[str, Any]:
         """The averages."""
-        return {name: average.clone() for name, average in self._averages.items()}
+        return {name: average.clone() for name, average in self.averages.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`state_dict`. Raises: CheckpointError for averages of another model."""
@@ -139,4 +133,4 @@ class Update:
         for name, average in state.items():
             if shapes.get(name) != average.shape:
                 raise CheckpointError(f"checkpoint: expected averages of this model, got {name} {tuple(average.shape)}")
-        self._averages = {name: average.clone() for name, average in state.items()}
+        self.averages = {name: average.clone() for name, average in state.items()}

@@ -214,7 +214,7 @@ def recorded(folder: Path, *names: str) -> None:
             with recording(Recorder() if called else None):  # spans are those of calls, one by one
                 trainer.fit(5)
             tape = trainer._batch._recording
-            told = {"calls": 0 if tape is None else len(tape._calls), "called": called}
+            told = {"calls": 0 if tape is None else len(tape.calls), "called": called}
             told["bytes"] = trainer.exchanged()["bytes_sent_per_epoch"]
             torch.save(state_of(trainer) | told, folder / f"{name}-{way}-{ranks.rank}.pt")
     ranks.leave()
@@ -242,7 +242,7 @@ def multiplied(folder: Path) -> None:
         trainer.fit(3)
         batch = trainer._batch
         taken = [batch._plans.factors(layer) is not None for layer in range(3)]
-        passes = [getattr(call, "__name__", "") for call, _ in batch._recording._calls] if batch._recording else []
+        passes = [getattr(call, "__name__", "") for call, _ in batch._recording.calls] if batch._recording else []
         told: dict[str, Any] = {"bytes": trainer.exchanged()["bytes_sent_per_epoch"]}
         told |= {"multiplied": taken, "passes": passes.count("gw_rows_apply_f32")}
         torch.save(state_of(trainer) | told, folder / f"multiplied-{way}-{ranks.rank}.pt")

@@ -197,7 +197,7 @@ def test_what_dies_while_a_tape_is_recorded_is_not_freed_again_by_replays() -> N
     tape = Tape.record(body, [], 4 * MIB)
     plain = Tape.record(lambda: _filled(2.0), [], 4 * MIB)
     assert tape is not None and plain is not None and not waiting
-    assert len(tape._calls) == len(plain._calls) == 1
+    assert len(tape.calls) == len(plain.calls) == 1
     later = POOL.empty((MIB,)).fill_(5.0)  # takes the memory that was freed
     for _ in range(2):
         assert float(tape.replay().sum()) == 2.0 * (MIB // 4)

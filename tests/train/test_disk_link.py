@@ -14,7 +14,7 @@ import torch
 import graphweft as gw
 from graphweft._memory import lean_heap
 from graphweft.loader.link_groups import LinkGroupLoader, share_of
-from graphweft.train.link_metrics import hits_at, mrr
+from graphweft.train.link_metrics import hits_at, mean_reciprocal, ranks
 from graphweft.train.link_task import MOST_SCORED, RANKED, STAGES, LinkTask, dots
 from graphweft.train.needs_by_running import grown_while
 from graphweft.train.stored_needs import link_outputs
@@ -217,7 +217,7 @@ def test_edges_are_ranked_as_all_at_once(mode: str, ds: gw.Dataset, folder: Path
     others = batch._negative.tails(src, 100, seed=0, stage=STAGES["test"])
     among = (h[src][:, None] * h[others]).sum(2)
     assert len(src) > RANKED // 100  # several times some
-    assert batch.details["test_mrr"] == pytest.approx(mrr(positive, among), abs=1e-6)
+    assert batch.details["test_mrr"] == pytest.approx(mean_reciprocal(ranks(positive, among)), abs=1e-6)
     assert batch.details["test_hits"] == hits_at(10, positive, among)
     ends = torch.stack(ds.graph.edges()).long()
     edges = ends[0] * ds.num_nodes + ends[1]

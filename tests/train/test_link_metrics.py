@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from graphweft._errors import ConfigError, ShapeError
-from graphweft.train.link_metrics import average_precision, hits_at, mrr, ranks, roc_auc
+from graphweft.train.link_metrics import average_precision, hits_at, mean_reciprocal, ranks, roc_auc
 
 
 def _draw(data: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +56,7 @@ def test_ranks_are_mean_places(data: Any) -> None:
     table = np.broadcast_to(negative, (positive.size, negative.size)).copy()
     assert torch.equal(ranks(torch.from_numpy(positive), torch.from_numpy(table)), shared)
     scores = (torch.from_numpy(positive), torch.from_numpy(negative))
-    assert mrr(*scores) == pytest.approx(np.mean(1 / np.array(places)))
+    assert mean_reciprocal(shared) == pytest.approx(np.mean(1 / np.array(places)))
     for k in (1, 3, 10):
         assert hits_at(k, *scores) == pytest.approx(np.mean(np.array(places) <= k))
 
@@ -64,8 +64,8 @@ def test_ranks_are_mean_places(data: Any) -> None:
 def test_nothing_to_count_is_none() -> None:
     none, some = torch.empty(0), torch.tensor([1.0])
     assert roc_auc(none, some) is None and roc_auc(some, none) is None
-    assert average_precision(none, some) is None and mrr(none, some) is None and hits_at(1, none, some) is None
-    assert average_precision(some, none) == 1.0 and mrr(some, none) == 1.0
+    assert average_precision(none, some) is None and hits_at(1, none, some) is None and mean_reciprocal(none) is None
+    assert average_precision(some, none) == 1.0 and mean_reciprocal(ranks(some, none)) == 1.0
 
 
 def test_bad_scores_are_one_line() -> None:

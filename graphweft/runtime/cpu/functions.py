@@ -29,10 +29,6 @@ from graphweft.storage.feature import is_dense
 from graphweft.storage.gather import gather_rows
 
 
-def _in_degree(value: Value, graph: Graph) -> Tensor:
-    return float_degrees(graph)
-
-
 def _dropout(value: Value, x: Any, seed: int) -> Any:
     if is_dense(x):
         rows = x if x.dim() == 2 else x.reshape(x.shape[0] if x.dim() else 1, -1)
@@ -134,10 +130,6 @@ def _broadcast_types(value: Value, graph: Graph, x: Tensor) -> Tensor:
     return torch.index_select(x, 0, rows.kinds, out=empty((rows.num_rows, *x.shape[1:]), x.dtype))
 
 
-def _type_outer(value: Value, graph: Graph, x: Tensor, y: Tensor) -> Tensor:
-    return typed.outer_rows(typed_nodes(graph), x.contiguous(), y.contiguous())
-
-
 def _edge_softmax(value: Value, graph: Graph, x: Tensor, over: bool = False) -> Tensor:
     if value.get("log"):
         return evaluate(value, [graph, x])  # type: ignore[no-any-return]
@@ -168,10 +160,6 @@ def _cat(value: Value, *parts: Tensor) -> Tensor:
     return out
 
 
-def _row_sum(value: Value, x: Tensor) -> Tensor:
-    return row_sums.row_sum(x)
-
-
 def _sum_dims(value: Value, x: Tensor) -> Tensor:
     """Over heads, or over all columns; other sums are the interpreter's."""
     if value.tensor.rows is not None and x.dim() == 3 and value["axes"] == (0,):
@@ -194,17 +182,17 @@ _AS_IS = Epilogue()
 
 # in float32; other dtypes are the oracle's
 TYPED: dict[Op, Callable[..., Any]] = {
-    Op.IN_DEGREE: _in_degree,
+    Op.IN_DEGREE: lambda v, g: float_degrees(g),
     Op.SLICE: _slice,
     Op.CAT: _cat,
-    Op.ROW_SUM: _row_sum,
+    Op.ROW_SUM: lambda v, x: row_sums.row_sum(x),
     Op.SUM_DIMS: _sum_dims,
     Op.POW: _pow,
     Op.TYPED_SPMM: _typed_spmm,
     Op.TYPED_OUTER: _typed_outer,
     Op.TYPED_SDDMM: _typed_sddmm,
     Op.TYPE_MATMUL: _type_matmul,
-    Op.TYPE_OUTER: _type_outer,
+    Op.TYPE_OUTER: lambda v, g, x, y: typed.outer_rows(typed_nodes(g), x.contiguous(), y.contiguous()),
     Op.REDUCE_NTYPE: _reduce_types,
     Op.REDUCE_ETYPE: _reduce_types,
     Op.BROADCAST_NTYPE: _broadcast_types,

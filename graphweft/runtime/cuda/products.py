@@ -195,17 +195,6 @@ def dropout_of_rows(call: KernelCall) -> Launch:
     return run
 
 
-def dropout(call: KernelCall) -> Launch:
-    """Dropout by place."""
-    x, seed, out = call.reads[0].at, call.reads[1].at, call.writes[0].at
-    p, stream = call.value["p"], call.value["stream"]
-
-    def run(slots: Slots) -> None:
-        slots[out] = edges.dropout(slots[x], p, slots[seed], stream)
-
-    return run
-
-
 LAUNCHERS = {
     "rows": rows,
     "spmm": spmm,

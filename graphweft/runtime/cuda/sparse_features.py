@@ -14,6 +14,7 @@ from torch import Tensor
 
 from graphweft.graph.graph import Graph
 from graphweft.graph.placed import on_device
+from graphweft.ir.program import Value
 from graphweft.runtime.cuda import edges, kernels, products
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.target import Launch
@@ -107,17 +108,10 @@ def sparse_matmul(call: KernelCall) -> Launch:
     return run
 
 
-def dropout(call: KernelCall) -> Launch:
+def dropout(value: Value, x: Any, seed: int | Tensor) -> Any:
     """Dropout by place; of sparse features it is drawn where their entries are read."""
-    if not call.reads[0].value.tensor.sparse:
-        return products.dropout(call)
-    x, seed, out = call.reads[0].at, call.reads[1].at, call.writes[0].at
-    p, stream = call.value["p"], call.value["stream"]
-
-    def run(slots: Slots) -> None:
-        slots[out] = Dropped(slots[x], p, slots[seed], stream)
-
-    return run
+    p, stream = value["p"], value["stream"]
+    return Dropped(x, p, seed, stream) if value.inputs[0].tensor.sparse else edges.dropout(x, p, seed, stream)
 
 
 def sent_bytes(x: SparseFeatures, draws: bool) -> int:

@@ -24,28 +24,6 @@ _REALS = (torch.float32, torch.float64)
 _HALVES = (torch.float16, torch.bfloat16)  # stored so, and added up in float32
 
 
-def _softmax(value: Value, graph: Graph, x: Tensor) -> Tensor:
-    return edges.edge_softmax(graph, x, bool(value.get("log")))
-
-
-def _softmax_gradient(value: Value, graph: Graph, s: Tensor, g: Tensor) -> Tensor:
-    return edges.edge_softmax_gradient(graph, s, g)
-
-
-def _extremum_gradient(value: Value, graph: Graph, arg: Tensor, dy: Tensor) -> Tensor:
-    return edges.extremum_gradient(graph, arg, dy)
-
-
-def _arg(value: Value, graph: Graph, x: Tensor) -> Tensor:
-    found = edges.extremum(graph, x, value["kind"] == "min", True)[1]
-    assert found is not None  # asked for
-    return found
-
-
-def _own_rows(value: Value, graph: Graph, x: Tensor) -> Tensor:
-    return x.narrow(0, 0, graph.num_dst)
-
-
 def _pad_rows(value: Value, graph: Graph, x: Tensor) -> Tensor:
     more = graph.num_src - graph.num_dst
     return torch.constant_pad_nd(x, (*(0,) * (2 * x.dim() - 2), 0, more))
@@ -59,15 +37,15 @@ CUDA.sparse_bytes = sparse_features.sent_bytes
 CUDA.rounds = CUDA.rounds_in_batches = frozenset({"rows"})  # products are torch's, in float32
 for name, launcher in {
     **products.LAUNCHERS,
-    "dropout": sparse_features.dropout,
+    "dropout": whole(sparse_features.dropout),
     "edge_nest": edge_walk,
     "reduce": edge_walk,
     "broadcast_src": edge_walk,
     "broadcast_dst": edge_walk,
     "sddmm": edge_walk,
-    "edge_softmax": whole(_softmax),
-    "edge_softmax_grad": whole(_softmax_gradient),
-    "spmm_max_grad": whole(_extremum_gradient),
+    "edge_softmax": whole(lambda v, g, x: edges.edge_softmax(g, x, bool(v.get("log")))),
+    "edge_softmax_grad": whole(lambda v, g, s, d: edges.edge_softmax_gradient(g, s, d)),
+    "spmm_max_grad": whole(lambda v, g, arg, dy: edges.extremum_gradient(g, arg, dy)),
 }.items():
     CUDA.launches(name, *_REALS, *(() if launcher is edge_walk else _HALVES))(launcher)
 CUDA.launches("attention", torch.float32, *_HALVES)(attention.forward)
@@ -76,8 +54,8 @@ for name, launcher in heads.LAUNCHERS.items():
     CUDA.launches(name, torch.float32)(launcher)
 CUDA.launches("row_nest", torch.float32)(row_region)
 CUDA.launches("sparse_matmul", *_REALS)(sparse_features.sparse_matmul)
-CUDA.launches("spmm_arg")(whole(_arg))
+CUDA.launches("spmm_arg")(whole(lambda v, g, x: edges.extremum(g, x, v["kind"] == "min", True)[1]))
 CUDA.launches("take_rows", *_REALS, *_HALVES)(whole(sparse_features.take_rows))
-CUDA.launches("own_rows", *_REALS, *_HALVES)(whole(_own_rows))
+CUDA.launches("own_rows", *_REALS, *_HALVES)(whole(lambda v, g, x: x.narrow(0, 0, g.num_dst)))
 CUDA.launches("pad_rows", *_REALS, *_HALVES)(whole(_pad_rows))
 CUDA.samples(NeighborSampler, DeviceSampler)

@@ -60,7 +60,6 @@ class Walk:
     def __init__(self, nest: EdgeNest, kernel: EdgeKernel, results: Sequence[Value], graph: Value) -> None:
         self.kernel, self._struct = kernel, graph.struct
         self.edges, self.warps = tile_of(kernel)
-        self._logic = [source.logic for source in nest.sources]
         self._made = [(value.tensor.rows, value.tensor.dims) for value in results]
         self._real = torch.float64 if nest.real == "double" else torch.float32
 
