@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -172,7 +172,7 @@ class _Tracking(Walk):
         finally:
             self._way.pop()
 
-    def above(self, ids: set[int]) -> set[int]:
+    def above(self, ids: set[int]) -> Collection[int]:
         """Ids of objects and of all that lead to them."""
         return reached(ids, lambda at: [id(one) for one in self.parents.get(at, ()) if one is not None])
 

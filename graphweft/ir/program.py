@@ -8,7 +8,7 @@ Comes in: operations appended through a :class:`Builder` (front ends, gradient r
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -140,21 +140,21 @@ def topological(roots: Iterable[Value], first: Iterable[Value] = ()) -> list[Val
     return ordered
 
 
-def reached(begin: Iterable[T], following: Callable[[T], Iterable[T]]) -> set[T]:
-    """``begin``, what follows from it, and so on.
+def reached(begin: Iterable[T], following: Callable[[T], Iterable[T]]) -> KeysView[T]:
+    """``begin``, what follows from it, and so on, each once and always in the same order.
 
     Example:
         >>> sorted(reached([6], lambda n: [n // 2, n - 4] if n > 1 else []))
         [-2, -1, 0, 1, 2, 3, 6]
     """
-    found = set(begin)
+    found = dict.fromkeys(begin)
     left = list(found)
     while left:
         for item in following(left.pop()):
             if item not in found:
-                found.add(item)
+                found[item] = None
                 left.append(item)
-    return found
+    return found.keys()
 
 
 def number(values: Iterable[Value]) -> dict[Value, str]:

@@ -23,10 +23,10 @@ struct gw_epilogue_f32 {
   int32_t relu;            //          t = max(t, 0), NaN stays NaN
   const float* mask;       // [n, f]   t = mask[i, k] > 0 ? t : 0
   int64_t ld_mask;
-  float* col_sum;             // [f] out  column sums of t as it is here, in a fixed order for any thread count
-  const float* post_scale;    // [n]      t *= post_scale[i]
-  int64_t addend_rows;        //          rows of the addend: those from here on add nothing; 0: it has all n
-  const uint16_t* half_mask;  // [n, f] in place of mask: the same in bfloat16; sums over edges alone take it
+  float* col_sum;               // [f] out  column sums of t as it is here, in a fixed order for any thread count
+  const float* post_scale;      // [n]      t *= post_scale[i]
+  int64_t addend_rows;          //          rows of the addend: those from here on add nothing; 0: it has all n
+  const uint16_t* half_mask;    // [n, f] in place of mask: the same in bfloat16; sums over edges alone take it
   const uint16_t* half_addend;  // [n, f] in place of addend: the same in bfloat16; sums over edges alone take it
 };
 
