@@ -43,7 +43,7 @@ GW_API int gw_gemm_nn_f32_split(int64_t n, int64_t k, int64_t m, const float* x,
                                 int64_t ldy, const int64_t* rows, int64_t table_rows) {
   return gw::guarded([&] {
     gw::require_product(n, k, m, ldx, ldw, ldy, rows, table_rows);
-    gw::require_float_mask(epilogue);
+    gw::require_float_stages(epilogue);
     const gw_term_f32 term{k, x, ldx, table_rows, rows, nullptr, nullptr, nullptr, 0, w, ldw, w_transposed, 0, nullptr};
     multiply(n, m, &term, 1, epilogue, y, ldy);
   });
@@ -54,7 +54,7 @@ GW_API int gw_gemm_terms_f32_split(int64_t n, int64_t m, const gw_term_f32* term
                                    const gw_epilogue_f32* epilogue, float* y, int64_t ldy) {
   return gw::guarded([&] {
     gw::require_terms(n, m, terms, num_terms, ldy);
-    gw::require_float_mask(epilogue);
+    gw::require_float_stages(epilogue);
     for (int64_t t = 0; t < num_terms; ++t)
       gw::require(!terms[t].half_kept, "gw_gemm_terms_f32_split: expected sums to be kept in float32");
     multiply(n, m, terms, num_terms, epilogue, y, ldy);
@@ -68,7 +68,7 @@ GW_API int gw_gemm_tn_f32_split(int64_t n, int64_t k, int64_t m, const float* x,
   return gw::guarded([&] {
     gw::require_contraction(n, k, m, ldx, ldg, lddw, rows, table_rows);
     const gw_left_f32 left{k, x, ldx, table_rows, rows, dw, lddw, 0};
-    if (contract({n, m, &left, 1, nullptr, g, ldg, row_scale, nullptr, col_sum})) return;
+    if (contract({n, m, &left, 1, nullptr, {g, ldg, false}, row_scale, nullptr, col_sum})) return;
     gw::gemm_tn({n, k, m, x, ldx, g, ldg, row_scale, dw, lddw, col_sum, rows});
   });
 }
@@ -81,7 +81,7 @@ GW_API int gw_gemm_tn_terms_f32_split(int64_t m, const gw_left_f32* lefts, int64
     for (int64_t t = 0; t < num_lefts; ++t)
       gw::require(!lefts[t].half, "gw_gemm_tn_terms_f32_split: expected left operands in float32");
     float* const col_sum = epilogue ? epilogue->col_sum : nullptr;
-    if (contract({edges->num_rows, m, lefts, num_lefts, edges, x, ldx, nullptr, epilogue, col_sum})) return;
+    if (contract({edges->num_rows, m, lefts, num_lefts, edges, {x, ldx, false}, nullptr, epilogue, col_sum})) return;
     gw::gemm_tn_terms({m, lefts, num_lefts, edges, x, ldx, epilogue});
   });
 }

@@ -89,16 +89,16 @@ inline void turn_split_block(const half_contraction& args, int64_t row, int64_t 
   const gw_epilogue_f32& stages = args.epilogue ? *args.epilogue : none;
   for (int64_t i = 0; i < count; i += split_step, row += split_step) {
     const int64_t rows = std::min(split_step, count - i);
-    const float* g = args.g + row * args.ldg;
+    const auto* const g = reinterpret_cast<const float*>(args.g.at(row));
     if (args.edges)
-      sum_rows({*args.edges, args.g, args.ldg, args.m, stages, col_sum, true}, row, row + rows, made, args.m);
+      sum_rows({*args.edges, args.g.x, args.g.ld, args.m, stages, col_sum, true}, row, row + rows, made, args.m);
     else if (col_sum)
-      add_rows(g, args.ldg, rows, args.m, col_sum);
+      add_rows(g, args.g.ld, rows, args.m, col_sum);
     if (args.row_scale)
       for (int64_t at = 0; at < rows; ++at)
-        for (int64_t j = 0; j < args.m; ++j) made[at * args.m + j] = g[at * args.ldg + j] * args.row_scale[row + at];
+        for (int64_t j = 0; j < args.m; ++j) made[at * args.m + j] = g[at * args.g.ld + j] * args.row_scale[row + at];
     const bool is_made = args.edges || args.row_scale;
-    turn_split_rows(is_made ? made : g, is_made ? args.m : args.ldg, rows, args.m, i / split_step, turned, check);
+    turn_split_rows(is_made ? made : g, is_made ? args.m : args.g.ld, rows, args.m, i / split_step, turned, check);
   }
 }
 
