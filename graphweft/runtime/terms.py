@@ -220,7 +220,7 @@ def contract_terms(
         read.append(rows)
     decides = dense.rounds_beside_half if all(t.dtype is torch.bfloat16 for t in read[1:]) else dense.rounds_operands
     rounded = rounds and all(decides(left.x.shape[1], m) for left in lefts)
-    source = read[0] if rounded else read[0].float()
+    source = read[0] if rounded or read[0].dtype is torch.float32 else read[0].float()
     operands = (m, table, len(lefts), edges.native, source.data_ptr(), source.stride(0))
     if rounded:
         _gemm_tn_terms_rounded(*operands, source.dtype is torch.bfloat16, stages)
