@@ -145,7 +145,7 @@ def reached(begin: Iterable[T], following: Callable[[T], Iterable[T]]) -> KeysVi
 
     Example:
         >>> sorted(reached([6], lambda n: [n // 2, n - 4] if n > 1 else []))
-        [-2, -1, 0, 1, 2, 3, 6]
+        [-2, -1, 1, 2, 3, 6]
     """
     found = dict.fromkeys(begin)
     left = list(found)

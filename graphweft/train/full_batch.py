@@ -347,7 +347,10 @@ class FullBatch(Steps):
             made = self._logits()
         if self.order is not None:
             return self.order.as_given(made)
-        return made if arena is None or made.data_ptr() == out.data_ptr() else made.clone()
+        if arena is None or made.data_ptr() == out.data_ptr():
+            return made
+        # a value before it may have been handed there, if it was as large
+        return out.copy_(made) if (out.shape, out.dtype) == (made.shape, made.dtype) else made.clone()
 
     def _logits(self) -> Tensor:
         self.model.eval()

@@ -374,8 +374,12 @@ def full_needs(
     if records:  # a recorded step finds them there
         structure, turned = structure + sum(turned), ()
     first = Run(plans[0], sizes, loss, is_taped=records, turned=turned)
-    last = Run(plans[1], sizes, by_torch=loss_bytes(ds.num_nodes, ds.num_classes) if ordered else 0)
+    last = Run(plans[1], sizes)
     steps, both = taken_bytes(first, first), taken_bytes(first, last, first, last)
+    if records:  # outputs that are handed out lie beside the recording, whose memory is the next step's
+        out = loss_bytes(ds.num_nodes, ds.num_classes)
+        inside = taken_bytes(last) - out
+        both = max(both, steps + (2 if ordered else 1) * out + max(inside - steps, 0))
     if measures:  # by a step that is not recorded
         steps = max(steps, taken_bytes(replace(first, is_taped=False)))
     steps = max(steps, step.making, evaluation.making)  # which is over before the first step

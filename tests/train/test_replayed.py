@@ -28,8 +28,9 @@ MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
     "GATv2": (gw.nn.GAT, {"heads": 2, "v2": True}),
     "GIN": (gw.nn.GIN, {}),
     "GIN, train_eps": (gw.nn.GIN, {"train_eps": True}),
+    "SAGE, layer norm": (gw.nn.SAGE, {"norm": "layer"}),
 }
-REPLAYED = ("GCN", "SAGE", "SAGE, dropout", "GATv2", "GIN", "GIN, train_eps")  # torch computes in the others
+IN_TORCH = ("SAGE, layer norm",)  # torch computes part of a step
 
 
 def made(name: str, graphs: str = "on", **options: Any) -> Trainer:
@@ -60,10 +61,10 @@ def test_training_with_replays_is_training_without(name: str) -> None:
     per_epoch = len(found._batch.loader)  # type: ignore[attr-defined]
     assert replayed_[0] == fallbacks[0] == 0
     assert [a + b for a, b in zip(replayed_[1:], fallbacks[1:], strict=True)] == [per_epoch] * 3  # type: ignore[operator]
-    if name in REPLAYED:
-        assert sum(replayed_) >= 3 * (per_epoch - 2) and found.replays["launches"] <= 30
-    else:
+    if name in IN_TORCH:
         assert not any(replayed_) and "cannot be written down on cpu" in found.replays["refused"]
+    else:
+        assert sum(replayed_) >= 3 * (per_epoch - 2) and found.replays["launches"] <= 40
     assert "replayed" not in plain.history[-1].values()
 
 
