@@ -25,6 +25,7 @@ def ds() -> Dataset:
     return gw.synthetic("arxiv", scale=0.15, seed=0)
 
 
+@pytest.mark.own_process
 def test_free_memory_is_given_back_around_predictions_as_around_evaluations(ds: Dataset) -> None:
     given: dict[str, Any] = {"mode": "mini", "fanouts": (5, 5), "batch_size": 512}
     with pytest.raises(gw.errors.MemoryBudgetError) as caught:
