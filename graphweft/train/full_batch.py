@@ -342,12 +342,14 @@ class FullBatch(Steps):
         """Logits of all nodes in evaluation mode, shape (N, C)."""
         self._unless_watched()
         arena = None if self._tape is None else self._tape.arena
+        if arena is None or self.order is not None:
+            with POOL.within(arena, spills=True):
+                made = self._logits()
+            return made if self.order is None else self.order.as_given(made)
         out = POOL.empty((self.ds.num_nodes, self.ds.num_classes))  # what lies in the arena is the next step's
         with POOL.within(arena, spills=True), POOL.handing(out):
             made = self._logits()
-        if self.order is not None:
-            return self.order.as_given(made)
-        if arena is None or made.data_ptr() == out.data_ptr():
+        if made.data_ptr() == out.data_ptr():
             return made
         # a value before it may have been handed there, if it was as large
         return out.copy_(made) if (out.shape, out.dtype) == (made.shape, made.dtype) else made.clone()

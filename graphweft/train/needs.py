@@ -378,8 +378,8 @@ def full_needs(
     steps, both = taken_bytes(first, first), taken_bytes(first, last, first, last)
     if records:  # outputs that are handed out lie beside the recording, whose memory is the next step's
         out = loss_bytes(ds.num_nodes, ds.num_classes)
-        inside = taken_bytes(last) - out
-        both = max(both, steps + (2 if ordered else 1) * out + max(inside - steps, 0))
+        inside = taken_bytes(last) - (0 if ordered else out)
+        both = max(both, steps + out + max(inside - steps, 0))
     if measures:  # by a step that is not recorded
         steps = max(steps, taken_bytes(replace(first, is_taped=False)))
     steps = max(steps, step.making, evaluation.making)  # which is over before the first step

@@ -64,7 +64,7 @@ def test_training_with_replays_is_training_without(name: str) -> None:
     if name in IN_TORCH:
         assert not any(replayed_) and "cannot be written down on cpu" in found.replays["refused"]
     else:
-        assert sum(replayed_) >= 3 * (per_epoch - 2) and found.replays["launches"] <= 40
+        assert sum(replayed_) >= 3 * (per_epoch - 2) and found.replays["launches"] <= (40 if name == "GAT" else 30)
     assert "replayed" not in plain.history[-1].values()
 
 
