@@ -35,6 +35,14 @@ def own_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def _file_bytes() -> int:
+    """Resident pages of files; 0 where the system does not tell."""
+    try:
+        return int(_STATM.read_text().split()[2]) * _PAGE
+    except (OSError, ValueError, IndexError):  # not Linux
+        return 0
+
+
 class _Uncounted:
     """Bytes that no budget counts."""
 
@@ -76,12 +84,16 @@ class _Noted:
 
 
 class Highest:
-    """The most own bytes of this process from now on, as the system notes it: short peaks are seen, too."""
+    """The most own bytes of this process from now on, as the system notes it: short peaks are seen, too.
+
+    The system counts pages of files in. Those are taken for the more of what they are now and at the beginning, so
+    that files which are closed in between, as by the collector of garbage, are not taken for memory of the run.
+    """
 
     def __init__(self) -> None:
         for other in list(_Noted.watching):
             other._look()
-        _Noted.before, self._most = resident_peak(), 0
+        _Noted.before, self._most, self._files = resident_peak(), 0, _file_bytes()
         try:
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
             _Noted.watching.add(self)
@@ -94,11 +106,11 @@ class Highest:
 
     @property
     def nbytes(self) -> int:
-        """As :func:`own_bytes`; pages of files are those that are there now. 0 where the system does not tell."""
+        """As :func:`own_bytes`. 0 where the system does not tell."""
         self._look()
         if not self._most:
             return 0
-        files = int(_STATM.read_text().split()[2]) * _PAGE
+        files = max(self._files, _file_bytes())
         return max(own_bytes(), self._most - files - _Uncounted.nbytes)
 
 

@@ -6,6 +6,7 @@ import gc
 import mmap
 import re
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -112,6 +113,20 @@ def test_a_short_peak_is_noted_by_all_who_look_on_and_for_the_process() -> None:
     assert 60 * MIB <= first.nbytes - before <= 80 * MIB
     assert 30 * MIB <= second.nbytes - before <= 48 * MIB
     assert _budget.resident_peak() >= before + 60 * MIB
+
+
+@pytest.mark.own_process
+def test_files_that_are_closed_in_between_are_no_part_of_a_peak(tmp_path: Path) -> None:
+    (tmp_path / "pages").write_bytes(bytes(32 * MIB))
+    with (tmp_path / "pages").open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    assert sum(mapped[start] for start in range(0, 32 * MIB, mmap.PAGESIZE)) == 0
+    highest, before = _budget.Highest(), _budget.own_bytes()
+    if not highest.nbytes:
+        pytest.skip("the system does not note peaks")
+    mapped.close()
+    fresh(8 * MIB).close()
+    assert highest.nbytes - before <= 12 * MIB  # 40 if the file's were the run's
 
 
 def test_the_heap_counts_small_tensors() -> None:

@@ -7,6 +7,7 @@ that names the least budget that would do. Called by the steps of :mod:`graphwef
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -153,7 +154,8 @@ class RunBudget:
 
     def __init__(self, memory: int | str, ds: Dataset) -> None:
         lean_heap_within(memory)
-        POOL.trim()  # what others have freed would hide what this run takes
+        gc.collect()  # what others have left behind, freed on the way, would hide what this run takes
+        POOL.trim()
         around = in_force()
         own, data = own_bytes(), data_bytes(ds)
         floor = max(0, own - data) if around is None else around.floor

@@ -173,6 +173,7 @@ def test_a_typed_store_without_seconds_is_read_row_by_row_where_that_is_not_much
     assert other.mode == "macro" and rows.reason.startswith("reads ") and " an epoch of a store of " in rows.reason
 
 
+@pytest.mark.own_process
 def test_bytes_of_an_epoch_are_at_most_about_those_that_are_told(store: gw.macro.Store) -> None:
     drawn: dict[str, Any] = {"mode": "mini", "batch_size": 32, "eval_every": 9}
     with pytest.raises(gw.errors.MemoryBudgetError) as refused:
