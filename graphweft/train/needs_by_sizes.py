@@ -26,7 +26,7 @@ from graphweft.train.setup import Drawn
 
 _REAL = 4
 _STRUCTURE = 6  # bytes of an edge: the graph turned around, and what making it takes
-_COMPILED = 2 << 20  # bytes that programs take
+_COMPILED = 3 << 19  # bytes that programs take
 _PAGES = 2  # of the pool, beyond what a step touches of them
 _SCORES = 12  # of an edge and head: scores, what the softmax makes of them, and a gradient
 
