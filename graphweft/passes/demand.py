@@ -4,12 +4,15 @@ Comes in: a program whose result is ``take_rows(y, rows)``, as a loss over the t
 same with ``take_rows`` moved towards the inputs: through row-wise operations, and through an aggregation by
 restricting it to the edges into those rows. Exactly the same numbers are computed for the rows asked for; the others
 are never made. Works in the backward pass too, as the restricted aggregation's reverse lists only those edges.
+
+It stops at values of which all rows are needed anyway, as what the last layer sums over neighbours and reads of its own
+rows: to make the rows asked for once more would take longer than to read them.
 """
 
 from __future__ import annotations
 
 from graphweft.ir.ops import Op
-from graphweft.ir.pattern import rewrite
+from graphweft.ir.pattern import substitute
 from graphweft.ir.program import Builder, Program, Value
 
 _ROWWISE_FIRST = frozenset(
@@ -21,18 +24,22 @@ _ROWWISE_ALL = frozenset({Op.ADD, Op.MUL, Op.ROW_SCALE, Op.ROW_ADD, Op.RELU_MASK
 
 
 def push_demand(program: Program) -> Program:
-    """Moves every ``take_rows`` through what it can, until an aggregation has been restricted or nothing moves."""
+    """Moves every ``take_rows`` through what it can, until nothing moves."""
     while True:
-        moved = rewrite(program, _push)
-        if str(moved) == str(program):
-            return moved
-        program = moved
+        b, users = Builder(), program.users()
+        results = {value for _, value in program.outputs}
+        moved = {}
+        for v in program.values:
+            if v.op is Op.TAKE_ROWS and v.inputs[0] not in results:
+                if all(user.op is Op.TAKE_ROWS and user.inputs == v.inputs for user in users[v.inputs[0]]):
+                    moved[v] = _push(b, *v.inputs)
+        found = {v: replacement for v, replacement in moved.items() if replacement is not None}
+        if not found:
+            return program
+        program = substitute(program, found)
 
 
-def _push(b: Builder, v: Value) -> Value | None:
-    if v.op is not Op.TAKE_ROWS:
-        return None
-    x, rows = v.inputs
+def _push(b: Builder, x: Value, rows: Value) -> Value | None:
     if x.op in _ROWWISE_FIRST:
         return b.add(x.op, b.add(Op.TAKE_ROWS, x.inputs[0], rows), *x.inputs[1:], **dict(x.attrs))
     if x.op in _ROWWISE_ALL:

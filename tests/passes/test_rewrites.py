@@ -186,6 +186,19 @@ def test_demand_restricts_the_last_aggregation() -> None:
     assert last.tensor.rows == "R"
 
 
+def test_demand_reads_rows_of_what_is_needed_as_a_whole() -> None:
+    """The hidden layer is summed over neighbours: its rows are taken from it, not computed once more."""
+    w = Writer()
+    add, x = w.b.add, w.nodes()
+    h = add(Op.RELU, add(Op.MATMUL, x, w.shared("W0", 3, 3)))
+    z = add(Op.REDUCE, w.graph(), add(Op.BROADCAST_SRC, w.graph(), h), kind="sum")
+    z = add(Op.ADD, z, add(Op.MATMUL, add(Op.RELU, h), w.shared("W1", 3, 3)))
+    demanded = push_demand(cleanup(fuse_messages(w.done(out=add(Op.TAKE_ROWS, z, w.rows())))))
+    assert demanded.count(Op.MATMUL) == 2 and demanded.count(Op.TAKE_DST) == 1
+    (taken,) = (v for v in demanded.values if v.op is Op.TAKE_ROWS)
+    assert taken.inputs[0].op is Op.RELU and taken.inputs[0].inputs[0].op is Op.MATMUL
+
+
 def test_demand_passes_a_layer_norm() -> None:
     demanded = push_demand(cleanup(fuse_messages(normed(rows=True))))
     made = [v for v in demanded.values if v.op is not Op.INPUT and isinstance(v.type, TensorType)]
