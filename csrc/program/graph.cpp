@@ -67,6 +67,17 @@ Graph::Graph(Form by_dst, Form by_src, int64_t num_src, int64_t num_dst, bool sq
   forms_->numbered = numbered;
 }
 
+namespace {
+
+// Edges came by destination already: without numbers each has that of its place.
+bool in_order(const Numbers<int32_t>& edge_ids) {
+  for (size_t place = 0; place < edge_ids.size(); ++place)
+    if (edge_ids[place] != int32_t(place)) return false;
+  return true;
+}
+
+}  // namespace
+
 Graph Graph::from_edges(const int32_t* src, const int32_t* dst, int64_t num_edges, int64_t num_nodes, bool numbered) {
   auto made = std::make_shared<Compressed>();
   made->num_cols = num_nodes;
@@ -75,6 +86,7 @@ Graph Graph::from_edges(const int32_t* src, const int32_t* dst, int64_t num_edge
   if (numbered) made->edge_ids.resize(size_t(num_edges));
   check(gw_coo_to_csr(0, num_edges, dst, src, num_nodes, num_nodes, 0, made->indptr.data(), made->indices.data(),
                       numbered ? made->edge_ids.data() : nullptr));
+  if (in_order(made->edge_ids)) Numbers<int32_t>().swap(made->edge_ids);  // gives its memory back
   return {made, nullptr, num_nodes, num_nodes, true, numbered};
 }
 

@@ -26,6 +26,7 @@ class Buffer:
         ctype: Of an element.
         first: The step that writes it first.
         last: The step that reads it last.
+        over: The buffer whose place it may take, as the step that writes it reads that element by element.
         shape: As a reader knows it: ``[nodes x 32]``.
     """
 
@@ -37,6 +38,7 @@ class Buffer:
     ctype: str = "float"
     first: int = 0
     last: int = 0
+    over: str = ""
 
     @property
     def nbytes(self) -> int:

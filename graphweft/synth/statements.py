@@ -42,8 +42,8 @@ class Scene(Protocol):
     def ids(self, value: Value) -> str:
         """A list of row ids."""
 
-    def made(self, call: KernelCall, role: str) -> str:
-        """The matrix of a result."""
+    def made(self, call: KernelCall, role: str, over: Value | None = None) -> str:
+        """The matrix of a result, which may take the place of ``over`` where that is not read again."""
 
     def room(self, like: Value, cols: int) -> str:
         """The matrix of scratch with ``cols`` numbers for every row of a value."""
@@ -206,8 +206,8 @@ def _matmul_terms(call: KernelCall, scene: Scene) -> list[str]:
 
 def _rows(call: KernelCall, scene: Scene) -> list[str]:
     _only(call, "x")
-    x = scene.matrix(_value(call, "x"))
-    return [_call("rows", x, scene.made(call, "out"), _epilogue(call, scene) or "Epilogue()")]
+    x = _value(call, "x")
+    return [_call("rows", scene.matrix(x), scene.made(call, "out", x), _epilogue(call, scene) or "Epilogue()")]
 
 
 def _col_sum(call: KernelCall, scene: Scene) -> list[str]:
@@ -258,7 +258,7 @@ def _add(call: KernelCall, scene: Scene) -> list[str]:
     x, y = _value(call, "x0"), _value(call, "x1")
     if (x.tensor.rows, x.tensor.dims) != (y.tensor.rows, y.tensor.dims):
         raise _refused(call, "operands of several shapes come later")
-    return [_call("rows", scene.matrix(x), scene.made(call, "out"), f"Epilogue().addend({scene.matrix(y)})")]
+    return [_call("rows", scene.matrix(x), scene.made(call, "out", x), f"Epilogue().addend({scene.matrix(y)})")]
 
 
 def _elementwise(call: KernelCall, scene: Scene) -> list[str]:

@@ -275,8 +275,21 @@ class _Walk:
         if self._manner.any_size:
             self._place_by_columns(buffers)
             return
-        offsets, self.steps.arena_bytes = place([buffer.lifetime for buffer in buffers])
-        self.steps.offsets = {buffer.name: at for buffer, at in zip(buffers, offsets, strict=True)}
+        places = self._shared_places(buffers)
+        offsets, self.steps.arena_bytes = place([_united(shared) for shared in places])
+        self.steps.offsets = {b.name: at for shared, at in zip(places, offsets, strict=True) for b in shared}
+
+    def _shared_places(self, buffers: Sequence[Buffer]) -> list[list[Buffer]]:
+        """Buffers that take each other's place, one after the other."""
+        found: dict[str, list[Buffer]] = {}
+        for buffer in buffers:
+            below = self.steps.table.buffers.get(buffer.over)
+            if below is not None and below.last == buffer.first and below.nbytes == buffer.nbytes:
+                found[buffer.name] = found[below.name]
+                found[below.name].append(buffer)
+            else:
+                found[buffer.name] = [buffer]
+        return list({id(shared): shared for shared in found.values()}.values())
 
     def _drop_unread_graphs(self) -> None:
         """Graphs that no statement reads, in whatever form, are not made."""
@@ -438,8 +451,8 @@ class _Walk:
         self.steps.draws = True
         return "draw"
 
-    def made(self, call: KernelCall, role: str) -> str:
-        """The matrix of a result."""
+    def made(self, call: KernelCall, role: str, over: Value | None = None) -> str:
+        """The matrix of a result, which may take the place of ``over`` where that is not read again."""
         value = next(slot.value for slot in call.writes if slot.role == role)
         if isinstance(self._bound.get(value), Buffer) and self._bound[value].first == self.now:
             return str(self._bound[value].name)
@@ -449,6 +462,8 @@ class _Walk:
         name = self._wanted.get(value) or f"{self._prefix}{word}{self._names[value].removeprefix('%')}"
         ctype = "float" if kind.dtype.is_floating_point else "int32_t"
         found = self.steps.table.add(_identifier(name), kind.rows, kind.dims, self.now, ctype)
+        below = self._bound.get(over) if over is not None else None
+        found.over = below.name if isinstance(below, Buffer) else ""
         self._bound[value] = found
         return found.name
 
@@ -526,6 +541,11 @@ class _Walk:
         program = self.plans.step.compiled.program
         x = next(v for v in program.inputs if v["name"] == "x")
         return int(x.tensor.dims[0])
+
+
+def _united(shared: Sequence[Buffer]) -> Lifetime:
+    """The lifetime of a place that buffers of one size take one after the other."""
+    return shared[0].lifetime._replace(last=shared[-1].last)
 
 
 def _identifier(name: str) -> str:

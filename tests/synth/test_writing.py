@@ -54,10 +54,26 @@ def test_a_step_is_the_librarys_calls_and_little_memory(model: str) -> None:
     assert len(steps.backward) == len(steps.plans.step.backward)
     buffers = steps.table.buffers.values()
     assert set(steps.offsets) == {buffer.name for buffer in buffers}
-    alive = [sum(b.nbytes for b in buffers if b.first <= t <= b.last) for t in range(max(b.first for b in buffers) + 1)]
+    over = {b.over: b for b in buffers if b.over and steps.offsets[b.over] == steps.offsets[b.name]}
+    ends = {b.name: b.last - (b.name in over and over[b.name].first == b.last) for b in buffers}
+    alive = [
+        sum(b.nbytes for b in buffers if b.first <= t <= ends[b.name])
+        for t in range(max(b.first for b in buffers) + 1)
+    ]
     assert max(alive) <= steps.arena_bytes <= 1.3 * max(alive) + 64 * len(steps.offsets)
     trained = [name for group in steps.plans.groups for name in group["names"]]
     assert sorted(steps.gradients) == sorted(trained)
+
+
+def test_sums_of_a_matrix_that_is_not_read_again_take_its_place() -> None:
+    """Of GIN with extrema the largest arrays are features, their extrema and the sums of both."""
+    steps = _steps(ProgramSpec(scale=0.05, model="gin", reduce="max", layers=2))
+    buffers = steps.table.buffers
+    shared = [b for b in buffers.values() if b.over and steps.offsets[b.over] == steps.offsets[b.name]]
+    assert any(b.nbytes == buffers["x"].nbytes for b in shared)
+    for b in shared:
+        assert buffers[b.over].last == b.first and buffers[b.over].nbytes == b.nbytes
+    assert sum(b.nbytes for b in shared) >= 1.5 * buffers["x"].nbytes
 
 
 def test_text_says_what_each_step_does(tmp_path: Path) -> None:
