@@ -28,15 +28,17 @@ def push_demand(program: Program) -> Program:
     while True:
         b, users = Builder(), program.users()
         results = {value for _, value in program.outputs}
-        moved = {}
-        for v in program.values:
-            if v.op is Op.TAKE_ROWS and v.inputs[0] not in results:
-                if all(user.op is Op.TAKE_ROWS and user.inputs == v.inputs for user in users[v.inputs[0]]):
-                    moved[v] = _push(b, *v.inputs)
-        found = {v: replacement for v, replacement in moved.items() if replacement is not None}
-        if not found:
+        moved: dict[Value, Value] = {}
+        for taken in program.values:
+            if taken.op is not Op.TAKE_ROWS or taken.inputs[0] in results:
+                continue
+            if all(user.op is Op.TAKE_ROWS and user.inputs == taken.inputs for user in users[taken.inputs[0]]):
+                further = _push(b, *taken.inputs)
+                if further is not None:
+                    moved[taken] = further
+        if not moved:
             return program
-        program = substitute(program, found)
+        program = substitute(program, moved)
 
 
 def _push(b: Builder, x: Value, rows: Value) -> Value | None:

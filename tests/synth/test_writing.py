@@ -57,8 +57,7 @@ def test_a_step_is_the_librarys_calls_and_little_memory(model: str) -> None:
     over = {b.over: b for b in buffers if b.over and steps.offsets[b.over] == steps.offsets[b.name]}
     ends = {b.name: b.last - (b.name in over and over[b.name].first == b.last) for b in buffers}
     alive = [
-        sum(b.nbytes for b in buffers if b.first <= t <= ends[b.name])
-        for t in range(max(b.first for b in buffers) + 1)
+        sum(b.nbytes for b in buffers if b.first <= t <= ends[b.name]) for t in range(max(b.first for b in buffers) + 1)
     ]
     assert max(alive) <= steps.arena_bytes <= 1.3 * max(alive) + 64 * len(steps.offsets)
     trained = [name for group in steps.plans.groups for name in group["names"]]
