@@ -1,6 +1,8 @@
 // Sums over the edges of a few rows, once for all products that make them on the way.
 #include "graphweft/edge_sums.h"
 
+#include <algorithm>
+
 #include "graphweft/epilogue.h"
 #include "graphweft/gemm.h"
 #include "graphweft/reduce.h"
@@ -22,12 +24,12 @@ struct sums_target {
 template <class E, int V, bool Full, class Index>
 void sum_tile(const edge_sums& sums, int64_t row, int64_t end, int64_t col, int tail, const sums_target& to) {
   constexpr int bytes = V * E::lanes * int(sizeof(typename E::stored));
-  constexpr int64_t ahead = bytes <= 256 ? 32 : 16;
+  // As in row_stream.h: rows that are far go into the second cache, which has more requests under way.
+  constexpr int64_t far = std::clamp<int64_t>((24 << 10) / bytes, 32, 96), near = 8;
   const auto* columns = static_cast<const Index*>(sums.edges.indices);
   const int64_t* indptr = sums.edges.indptr;
   const auto* x = static_cast<const typename E::stored*>(sums.x) + col;
-  // rows beyond the last are those of the next call
-  const int64_t fetched = sums.fetches ? indptr[sums.edges.num_rows] - ahead : 0;
+  const int64_t fetched = sums.fetches ? indptr[sums.edges.num_rows] : 0;  // rows beyond the last: of the next call
   const gw_epilogue_f32& stages = sums.stages;
   for (int64_t at_row = 0; row < end; ++row, ++at_row) {
     if (stages.half_mask) prefetch_tile<V * 32, true>(stages.half_mask + (row + masks_ahead) * stages.ld_mask + col);
@@ -36,7 +38,8 @@ void sum_tile(const edge_sums& sums, int64_t row, int64_t end, int64_t col, int 
     for (int v = 0; v < V; ++v) sum[v] = f32::vec{};
     for (int64_t e = indptr[row]; e < indptr[row + 1]; ++e) {
       if (sums.ahead) sums.ahead->look();
-      if (e < fetched) prefetch_tile<bytes, true>(x + int64_t(columns[e + ahead]) * sums.ldx);
+      if (e + far < fetched) prefetch_tile<bytes, false>(x + int64_t(columns[e + far]) * sums.ldx);
+      if (e + near < fetched) prefetch_tile<bytes, true>(x + int64_t(columns[e + near]) * sums.ldx);
       const auto* at = x + int64_t(columns[e]) * sums.ldx;
       for (int v = 0; v < V; ++v) sum[v] += tile_io<E, V, Full>::load(at, v, tail);
     }

@@ -89,9 +89,10 @@ inline void put_half_terms(half_form form, const gw_term_f32* terms, int64_t num
     }
     const stored_rows rows = rows_of(term);
     const int64_t bytes = rows.bytes(term.k);
-    const int64_t ahead = std::clamp<int64_t>(8192 / std::max<int64_t>(1, bytes), 2, 16);
+    const int64_t far = std::clamp<int64_t>((24 << 10) / std::max<int64_t>(1, bytes), 8, 96), near = 4;
     for (int64_t i = row; i < row + count; ++i, out += ld) {
-      if (i + ahead < n) fetch_row<3>(rows.at(i + ahead), bytes);
+      if (i + far < n) fetch_row<2>(rows.at(i + far), bytes);
+      if (i + near < n) fetch_row<3>(rows.at(i + near), bytes);
       if (term.half)
         copy_half_row(reinterpret_cast<const uint16_t*>(rows.at(i)), term.k, out);
       else
@@ -178,18 +179,9 @@ inline bool streams_half_output(const gemm_shape& shape, const uint16_t* y) {
   return whole_lines && shape.n * shape.m * int64_t(sizeof(uint16_t)) >= streamed_from;
 }
 
-// What the first term reads for rows [row, row + count).
-inline coming_rows first_coming(const gw_term_f32* terms, int64_t num_terms, int64_t row, int64_t count) {
-  if (num_terms == 0 || count <= 0) return {};
-  const gw_term_f32& term = terms[0];
-  if (!term.edges) return {rows_of(term), 0, term.k, row, row + count};
-  const int64_t* indptr = term.edges->indptr;
-  return {rows_of(term), term.k, *term.edges, indptr[row], indptr[row + count]};
-}
-
-// Rows [row, row + count) of the product, which lie rounded in `x`; those of `coming` are fetched meanwhile.
+// Rows [row, row + count) of the product, which lie rounded in `x`.
 inline void multiply_half_rows(const half_session& unit, const uint32_t* x, const uint32_t* packed, int64_t pairs,
-                               int64_t row, int64_t count, coming_rows coming, const half_output& output) {
+                               int64_t row, int64_t count, const half_output& output) {
   alignas(64) float sums[32 * 32];
   const int64_t m = output.shape.m, ldb = pairs * half_panel;
   for (int64_t col = 0; col < m; col += 32)
@@ -197,7 +189,7 @@ inline void multiply_half_rows(const half_session& unit, const uint32_t* x, cons
       const int64_t rows = std::min<int64_t>(32, count - i);
       const int tall = rows > 16 ? 2 : 1, wide = m - col > half_panel ? 2 : 1;
       unit.multiply({x + i * pairs, pairs, 16, 16 * pairs, tall, packed + col * pairs, ldb, wide, pairs, sums, 32,
-                     false, &coming});
+                     false});
       output.write(sums, 32, row + i, row + i + rows, col, std::min<int64_t>(32, m - col));
     }
 }
@@ -227,9 +219,7 @@ inline void gemm_half_terms(int64_t n, int64_t m, const gw_term_f32* terms, int6
     for (int64_t row = chunk * cut.grain; row < end; row += cut.rows) {
       const int64_t count = std::min(cut.rows, end - row);
       put_half_terms(unit.form(), terms, num_terms, columns, n, row, count, room, joined.get());
-      const int64_t next = row + count;
-      multiply_half_rows(session, joined.get(), packed.get(), pairs, row, count,
-                         first_coming(terms, num_terms, next, std::min(cut.rows, n - next)), output);
+      multiply_half_rows(session, joined.get(), packed.get(), pairs, row, count, output);
     }
     finish_streams();
   });

@@ -130,21 +130,6 @@ void turn_block(const half_contraction& args, int64_t row, int64_t count, float*
   }
 }
 
-// What is packed after columns before `first` of left operand `t`, for rows [row, row + count): its next columns, the
-// next operand, or the first one for the rows that follow, up to `end`.
-inline coming_rows next_coming(const half_contraction& args, int64_t t, int64_t first, int64_t row, int64_t count,
-                               int64_t block, int64_t end) {
-  if (first >= args.lefts[t].k) first = 0, ++t;
-  if (t == args.num_lefts) t = 0, row += count;
-  const gw_left_f32& left = args.lefts[t];
-  const int64_t last = std::min(end, row + block);
-  return {{left.x, left.ldx, left.half != 0, left.rows},
-          first,
-          std::min(half_contraction_cut::range, left.k - first),
-          row,
-          last};
-}
-
 // One slab's products into out[height][width].
 template <half_form Form>
 void contract_half_slab(const half_session& unit, const half_contraction& args, const half_contraction_cut& cut,
@@ -168,13 +153,11 @@ void contract_half_slab(const half_session& unit, const half_contraction& args, 
           pack_half_rows<Form, uint16_t>(args.lefts[t], row, rows, first, width, ahead, panels.get());
         else
           pack_half_rows<Form, float>(args.lefts[t], row, rows, first, width, ahead, panels.get());
-        coming_rows coming = next_coming(args, t, first + cut.range, row, rows, block, end);
         for (int64_t col = 0; col < wide; col += 32)
           for (int64_t i = 0; i < cut.height; i += 32) {
             unit.multiply({turned.get() + i * pairs, half_panel, half_panel * half_panel, pairs * half_panel,
                            cut.height - i > 16 ? 2 : 1, panels.get() + col * pairs, pairs * half_panel,
-                           wide - col > half_panel ? 2 : 1, used, to + i * cut.width + col, cut.width, row != begin,
-                           &coming});
+                           wide - col > half_panel ? 2 : 1, used, to + i * cut.width + col, cut.width, row != begin});
           }
         to += wide;
       }
