@@ -1,10 +1,9 @@
 // Sums over the edges of a few rows, once for all products that make them on the way.
 #include "graphweft/edge_sums.h"
 
-#include <algorithm>
-
 #include "graphweft/epilogue.h"
 #include "graphweft/gemm.h"
+#include "graphweft/lines.h"
 #include "graphweft/reduce.h"
 #include "graphweft/row_stream.h"
 
@@ -24,8 +23,8 @@ struct sums_target {
 template <class E, int V, bool Full, class Index>
 void sum_tile(const edge_sums& sums, int64_t row, int64_t end, int64_t col, int tail, const sums_target& to) {
   constexpr int bytes = V * E::lanes * int(sizeof(typename E::stored));
-  // As in row_stream.h: rows that are far go into the second cache, which has more requests under way.
-  constexpr int64_t far = std::clamp<int64_t>((24 << 10) / bytes, 32, 96), near = 8;
+  // as in row_stream.h: rows that are far go into the second cache, which has more requests under way
+  constexpr int64_t far = rows_ahead(bytes), near = 8;
   const auto* columns = static_cast<const Index*>(sums.edges.indices);
   const int64_t* indptr = sums.edges.indptr;
   const auto* x = static_cast<const typename E::stored*>(sums.x) + col;

@@ -54,10 +54,19 @@ inline void keep_half_rows(const gw_term_f32& term, int64_t row, int64_t count, 
   if (streams) stream_row(reinterpret_cast<const char*>(room), count * bytes, reinterpret_cast<char*>(kept));
 }
 
-// Room for the sums of a block of rows of one term.
+// What a thread puts a block of rows together in.
 struct half_room {
-  float_buffer sums;  // of floats, where they are kept so
+  word_buffer joined;  // the terms' rows side by side
+  float_buffer sums;   // of one term, where they are kept as floats
   word_buffer kept;
+
+  // Once a call; what lies between and behind the terms' columns stays zero.
+  void make(const half_columns& columns, int64_t rows) {
+    if (joined) return;
+    joined = make_words(checked_mul(padded_to(rows, 32), columns.pairs));
+    sums = make_buffer(checked_mul(rows, columns.summed));
+    kept = claim_words((checked_mul(rows, columns.kept) + 1) / 2);
+  }
 };
 
 // Sums over edges of rows [row, row + count), rounded, to `out` with `ld` numbers from row to row.
@@ -89,7 +98,7 @@ inline void put_half_terms(half_form form, const gw_term_f32* terms, int64_t num
     }
     const stored_rows rows = rows_of(term);
     const int64_t bytes = rows.bytes(term.k);
-    const int64_t far = std::clamp<int64_t>((24 << 10) / std::max<int64_t>(1, bytes), 8, 96), near = 4;
+    const int64_t far = rows_ahead(bytes), near = 4;
     for (int64_t i = row; i < row + count; ++i, out += ld) {
       if (i + far < n) fetch_row<2>(rows.at(i + far), bytes);
       if (i + near < n) fetch_row<3>(rows.at(i + near), bytes);
@@ -209,17 +218,17 @@ inline void gemm_half_terms(int64_t n, int64_t m, const gw_term_f32* terms, int6
   const bool streams = half_y ? streams_half_output(shape, half_y) : streams_output(shape);
   float* col_sum = epilogue ? epilogue->col_sum : nullptr;
   column_sums sums(col_sum != nullptr, cut.chunks, m);
+  std::vector<half_room> rooms(static_cast<size_t>(num_threads()));
   parallel_chunks(cut.chunks, [&](int64_t chunk) {
     const half_session session(unit);
-    const word_buffer joined = make_words(checked_mul(padded_to(cut.rows, 32), pairs));
-    const half_room room{make_buffer(checked_mul(cut.rows, columns.summed)),
-                         make_words((checked_mul(cut.rows, columns.kept) + 1) / 2)};
+    half_room& room = rooms[size_t(thread_id())];
+    room.make(columns, cut.rows);
     const half_output output{shape, unit.form(), half_y, sums.row(chunk), streams};
     const int64_t end = std::min(n, (chunk + 1) * cut.grain);
     for (int64_t row = chunk * cut.grain; row < end; row += cut.rows) {
       const int64_t count = std::min(cut.rows, end - row);
-      put_half_terms(unit.form(), terms, num_terms, columns, n, row, count, room, joined.get());
-      multiply_half_rows(session, joined.get(), packed.get(), pairs, row, count, output);
+      put_half_terms(unit.form(), terms, num_terms, columns, n, row, count, room, room.joined.get());
+      multiply_half_rows(session, room.joined.get(), packed.get(), pairs, row, count, output);
     }
     finish_streams();
   });

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "graphweft/edge_sums.h"
 #include "graphweft/half_unit.h"
@@ -48,17 +49,19 @@ struct half_contraction_cut {
 };
 
 // Columns [first, first + width) of rows [row, row + count) of X into panels [pairs][16], with zeros behind the last
-// row. Rows that come within the next `ahead` ones are fetched.
+// row. `ahead` rows behind them are fetched as well.
 template <half_form Form, class T>
 void pack_half_rows(const gw_left_f32& left, int64_t row, int64_t count, int64_t first, int64_t width, int64_t ahead,
                     uint32_t* out) {
   constexpr int64_t pairs = half_contraction_cut::pairs;
   const stored_rows rows{left.x, left.ldx, left.half != 0, left.rows};
-  const int64_t bytes = rows.bytes(width), distance = std::clamp<int64_t>(8192 / std::max<int64_t>(1, bytes), 2, 16);
+  const int64_t bytes = rows.bytes(width), far = rows_ahead(bytes), near = 4;
   const auto at = [&](int64_t i) { return i < count ? reinterpret_cast<const T*>(rows.at(row + i, first)) : nullptr; };
   for (int64_t i = 0; i < padded_to(count, 32); i += 2, out += half_panel) {
     const T *one = at(i), *two = at(i + 1);
-    for (int64_t next = i + distance; next < std::min(i + distance + 2, count + ahead); ++next)
+    for (int64_t next = i + far; next < std::min(i + far + 2, count + ahead); ++next)
+      fetch_row<2>(rows.at(row + next, first), bytes);
+    for (int64_t next = i + near; next < std::min(i + near + 2, count + ahead); ++next)
       fetch_row<3>(rows.at(row + next, first), bytes);
     uint32_t* to = out;
     const auto put = [&](int64_t col, int64_t lanes) GW_INLINE_LAMBDA {
@@ -130,33 +133,45 @@ void turn_block(const half_contraction& args, int64_t row, int64_t count, float*
   }
 }
 
+// What a thread rounds a block of rows into.
+struct half_blocks {
+  word_buffer turned, panels;  // of G, and of one range of X
+  word_buffer made;            // rows of G
+
+  void make(const half_contraction& args, const half_contraction_cut& cut) {
+    if (turned) return;
+    int64_t widest = 0;
+    for (int64_t t = 0; t < args.num_lefts; ++t) widest = std::max(widest, std::min(args.lefts[t].k, cut.range));
+    turned = claim_words(cut.height * cut.pairs);
+    panels = claim_words(padded_to(widest, half_panel) * cut.pairs);
+    made = claim_words(args.edges ? (cut.part * args.m + 1) / 2 : 0);
+  }
+};
+
 // One slab's products into out[height][width].
 template <half_form Form>
 void contract_half_slab(const half_session& unit, const half_contraction& args, const half_contraction_cut& cut,
-                        int64_t slab, float* out, float* col_sum) {
+                        int64_t slab, const half_blocks& room, float* out, float* col_sum) {
   constexpr int64_t block = cut.block, pairs = cut.pairs;
-  int64_t widest = 0;
-  for (int64_t t = 0; t < args.num_lefts; ++t) widest = std::max(widest, std::min(args.lefts[t].k, cut.range));
-  const word_buffer turned = claim_words(cut.height * pairs),
-                    panels = claim_words(padded_to(widest, half_panel) * pairs),
-                    made = claim_words(args.edges ? (cut.part * args.m + 1) / 2 : 0);
+  uint32_t *const turned = room.turned.get(), *const panels = room.panels.get();
+  auto* const made = reinterpret_cast<uint16_t*>(room.made.get());
   const int64_t begin = slab * cut.slab_rows, end = std::min(args.n, begin + cut.slab_rows);
   for (int64_t row = begin; row < end; row += block) {
     const int64_t rows = std::min(block, end - row), used = padded_to((rows + 1) / 2, 16);
-    turn_block<Form>(args, row, rows, col_sum, reinterpret_cast<uint16_t*>(made.get()), turned.get());
-    const int64_t ahead = std::clamp<int64_t>(end - row - rows, 0, 16);
+    turn_block<Form>(args, row, rows, col_sum, made, turned);
+    const int64_t ahead = end - row - rows;
     float* to = out;
     for (int64_t t = 0; t < args.num_lefts; ++t)
       for (int64_t first = 0; first < args.lefts[t].k; first += cut.range) {
         const int64_t width = std::min(cut.range, args.lefts[t].k - first), wide = padded_to(width, half_panel);
         if (args.lefts[t].half)
-          pack_half_rows<Form, uint16_t>(args.lefts[t], row, rows, first, width, ahead, panels.get());
+          pack_half_rows<Form, uint16_t>(args.lefts[t], row, rows, first, width, ahead, panels);
         else
-          pack_half_rows<Form, float>(args.lefts[t], row, rows, first, width, ahead, panels.get());
+          pack_half_rows<Form, float>(args.lefts[t], row, rows, first, width, ahead, panels);
         for (int64_t col = 0; col < wide; col += 32)
           for (int64_t i = 0; i < cut.height; i += 32) {
-            unit.multiply({turned.get() + i * pairs, half_panel, half_panel * half_panel, pairs * half_panel,
-                           cut.height - i > 16 ? 2 : 1, panels.get() + col * pairs, pairs * half_panel,
+            unit.multiply({turned + i * pairs, half_panel, half_panel * half_panel, pairs * half_panel,
+                           cut.height - i > 16 ? 2 : 1, panels + col * pairs, pairs * half_panel,
                            wide - col > half_panel ? 2 : 1, used, to + i * cut.width + col, cut.width, row != begin});
           }
         to += wide;
@@ -188,12 +203,15 @@ inline void contract_half(const half_contraction& args) {
   column_sums sums(args.col_sum != nullptr, cut.slabs, args.m);
   const float_buffer slabs = make_buffer(checked_mul(std::max<int64_t>(1, cut.slabs), floats));
   if (cut.slabs == 0) std::fill_n(slabs.get(), floats, 0.0f);
+  std::vector<half_blocks> rooms(static_cast<size_t>(num_threads()));
   parallel_chunks(cut.slabs, [&](int64_t slab) {
     const half_session session(unit);
+    half_blocks& room = rooms[size_t(thread_id())];
+    room.make(args, cut);
     float* out = slabs.get() + slab * floats;
     unit.form() == half_form::instructions
-        ? contract_half_slab<half_form::instructions>(session, args, cut, slab, out, sums.row(slab))
-        : contract_half_slab<half_form::integers>(session, args, cut, slab, out, sums.row(slab));
+        ? contract_half_slab<half_form::instructions>(session, args, cut, slab, room, out, sums.row(slab))
+        : contract_half_slab<half_form::integers>(session, args, cut, slab, room, out, sums.row(slab));
   });
   finish_contraction(args, cut.slabs, cut.width, floats, slabs.get());
   if (args.col_sum) sums.finish(args.col_sum);
