@@ -48,8 +48,33 @@ struct half_contraction_cut {
   }
 };
 
+// Where column i of a left operand of k columns, stored in bfloat16, lies in its panels: of more than 16 columns that
+// are left, 32 are paired by fours, as the processor does it with one instruction a panel.
+constexpr int64_t paired_place(int64_t i, int64_t k) {
+#if defined(__AVX512BW__)
+  const int64_t base = i / 32 * 32, at = i % 32;
+  if (k - base > half_panel) return base + at / 4 % 2 * half_panel + at / 8 * 4 + at % 4;
+#endif
+  return i;
+}
+
+// The first `lanes` columns of two rows, either of which may be null, at most 32 of them, into two panels, as
+// paired_place has them; `apart` words from one to the next.
+inline void pair_by_fours([[maybe_unused]] const uint16_t* one, [[maybe_unused]] const uint16_t* two,
+                          [[maybe_unused]] int64_t lanes, [[maybe_unused]] uint32_t* to,
+                          [[maybe_unused]] int64_t apart) {
+#if defined(__AVX512BW__)
+  const auto all = __mmask32(-1);  // as in transpose_words
+  const auto some = __mmask32((uint64_t{1} << lanes) - 1);
+  const __m512i zero = _mm512_setzero_si512(), first = one ? _mm512_maskz_loadu_epi16(some, one) : zero,
+                second = two ? _mm512_maskz_loadu_epi16(some, two) : zero;
+  _mm512_storeu_si512(to, _mm512_mask_unpacklo_epi16(zero, all, first, second));
+  _mm512_storeu_si512(to + apart, _mm512_mask_unpackhi_epi16(zero, all, first, second));
+#endif
+}
+
 // Columns [first, first + width) of rows [row, row + count) of X into panels [pairs][16], with zeros behind the last
-// row. `ahead` rows behind them are fetched as well.
+// row; of rows in bfloat16 columns lie as paired_place says. `ahead` rows behind them are fetched as well.
 template <half_form Form, class T>
 void pack_half_rows(const gw_left_f32& left, int64_t row, int64_t count, int64_t first, int64_t width, int64_t ahead,
                     uint32_t* out) {
@@ -71,6 +96,12 @@ void pack_half_rows(const gw_left_f32& left, int64_t row, int64_t count, int64_t
       to += pairs * half_panel;
     };
     int64_t col = 0;
+#if defined(__AVX512BW__)
+    if constexpr (std::is_same_v<T, uint16_t>)
+      for (; width - col > half_panel; col += 32, to += 2 * pairs * half_panel)
+        pair_by_fours(one ? one + col : nullptr, two ? two + col : nullptr, std::min<int64_t>(32, width - col), to,
+                      pairs * half_panel);
+#endif
     for (; col + half_panel <= width; col += half_panel) put(col, half_panel);
     if (col < width) put(col, width - col);
   }
@@ -168,8 +199,8 @@ void contract_half_slab(const half_session& unit, const half_contraction& args, 
           pack_half_rows<Form, uint16_t>(args.lefts[t], row, rows, first, width, ahead, panels);
         else
           pack_half_rows<Form, float>(args.lefts[t], row, rows, first, width, ahead, panels);
-        for (int64_t col = 0; col < wide; col += 32)
-          for (int64_t i = 0; i < cut.height; i += 32) {
+        for (int64_t i = 0; i < cut.height; i += 32)
+          for (int64_t col = 0; col < wide; col += 32) {
             unit.multiply({turned + i * pairs, half_panel, half_panel * half_panel, pairs * half_panel,
                            cut.height - i > 16 ? 2 : 1, panels + col * pairs, pairs * half_panel,
                            wide - col > half_panel ? 2 : 1, used, to + i * cut.width + col, cut.width, row != begin});
@@ -190,8 +221,10 @@ inline void finish_contraction(const half_contraction& args, int64_t num_slabs, 
     int64_t at = 0;
     for (int64_t t = 0; t < args.num_lefts; at += padded_to(args.lefts[t++].k, half_panel)) {
       const gw_left_f32& left = args.lefts[t];
-      for (int64_t i = 0; i < left.k; ++i)
-        for (int64_t j = begin; j < end; ++j) left.dw[i * left.lddw + j] = slabs[j * width + at + i];
+      for (int64_t i = 0; i < left.k; ++i) {
+        const float* const from = slabs + at + (left.half ? paired_place(i, left.k) : i);
+        for (int64_t j = begin; j < end; ++j) left.dw[i * left.lddw + j] = from[j * width];
+      }
     }
   });
 }
