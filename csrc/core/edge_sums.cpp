@@ -10,7 +10,7 @@
 namespace gw {
 namespace {
 
-constexpr int64_t masks_ahead = 4;  // rows of a mask
+constexpr int64_t masks_far = 48, masks_near = 8;  // rows of a mask
 
 // Where sums go: floats, or bfloat16 where `half` is not null.
 struct sums_target {
@@ -19,6 +19,13 @@ struct sums_target {
   half_form form;
   int64_t ld;
 };
+
+// Rows of a mask that come after row `row`.
+template <int Bytes, class T>
+GW_INLINE void fetch_mask(const T* mask, int64_t row, int64_t ld) {
+  prefetch_tile<Bytes, false>(mask + (row + masks_far) * ld);
+  prefetch_tile<Bytes, true>(mask + (row + masks_near) * ld);
+}
 
 template <class E, int V, bool Full, class Index>
 void sum_tile(const edge_sums& sums, int64_t row, int64_t end, int64_t col, int tail, const sums_target& to) {
@@ -31,8 +38,8 @@ void sum_tile(const edge_sums& sums, int64_t row, int64_t end, int64_t col, int 
   const int64_t fetched = sums.fetches ? indptr[sums.edges.num_rows] : 0;  // rows beyond the last: of the next call
   const gw_epilogue_f32& stages = sums.stages;
   for (int64_t at_row = 0; row < end; ++row, ++at_row) {
-    if (stages.half_mask) prefetch_tile<V * 32, true>(stages.half_mask + (row + masks_ahead) * stages.ld_mask + col);
-    if (stages.mask) prefetch_tile<V * 64, true>(stages.mask + (row + masks_ahead) * stages.ld_mask + col);
+    if (stages.half_mask) fetch_mask<V * 32>(stages.half_mask + col, row, stages.ld_mask);
+    if (stages.mask) fetch_mask<V * 64>(stages.mask + col, row, stages.ld_mask);
     f32::vec sum[V];
     for (int v = 0; v < V; ++v) sum[v] = f32::vec{};
     for (int64_t e = indptr[row]; e < indptr[row + 1]; ++e) {
