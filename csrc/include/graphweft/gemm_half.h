@@ -193,8 +193,8 @@ inline void multiply_half_rows(const half_session& unit, const uint32_t* x, cons
                                int64_t row, int64_t count, const half_output& output) {
   alignas(64) float sums[32 * 32];
   const int64_t m = output.shape.m, ldb = pairs * half_panel;
-  for (int64_t col = 0; col < m; col += 32)
-    for (int64_t i = 0; i < count; i += 32) {
+  for (int64_t i = 0; i < count; i += 32)
+    for (int64_t col = 0; col < m; col += 32) {
       const int64_t rows = std::min<int64_t>(32, count - i);
       const int tall = rows > 16 ? 2 : 1, wide = m - col > half_panel ? 2 : 1;
       unit.multiply({x + i * pairs, pairs, 16, 16 * pairs, tall, packed + col * pairs, ldb, wide, pairs, sums, 32,
