@@ -197,8 +197,8 @@ inline void multiply_half_rows(const half_session& unit, const uint32_t* x, cons
     for (int64_t col = 0; col < m; col += 32) {
       const int64_t rows = std::min<int64_t>(32, count - i);
       const int tall = rows > 16 ? 2 : 1, wide = m - col > half_panel ? 2 : 1;
-      unit.multiply({x + i * pairs, pairs, 16, 16 * pairs, tall, packed + col * pairs, ldb, wide, pairs, sums, 32,
-                     false});
+      unit.multiply(
+          {x + i * pairs, pairs, 16, 16 * pairs, tall, packed + col * pairs, ldb, wide, pairs, sums, 32, false});
       output.write(sums, 32, row + i, row + i + rows, col, std::min<int64_t>(32, m - col));
     }
 }

@@ -31,10 +31,11 @@ struct half_contraction {
 };
 
 struct half_contraction_cut {
-  static constexpr int64_t block = 512, pairs = block / 2;  // rows of X and G that are rounded at a time
-  static constexpr int64_t part = 32;                       // rows of G that are summed at a time
-  static constexpr int64_t range = 512;                     // columns of X that are packed at a time
-  int64_t width, height;                                    // of the products, side by side, in whole tiles
+  // rows of X and G that are rounded at a time: those of 32 columns of G stay in the first cache beside 32 of X
+  static constexpr int64_t block = 256, pairs = block / 2;
+  static constexpr int64_t part = 32;    // rows of G that are summed at a time
+  static constexpr int64_t range = 512;  // columns of X that are packed at a time
+  int64_t width, height;                 // of the products, side by side, in whole tiles
   int64_t slabs, slab_rows;
 
   explicit half_contraction_cut(const half_contraction& args) : width(0), height(padded_to(args.m, 16)) {
@@ -42,7 +43,7 @@ struct half_contraction_cut {
     for (int64_t t = 0; t < args.num_lefts; ++t) width += padded_to(args.lefts[t].k, half_panel);
     const int64_t blocks = (args.n + block - 1) / block;
     const int64_t fit = std::clamp(scratch_floats / std::max<int64_t>(1, height * width), fewest, most);
-    const int64_t wanted = std::clamp(blocks / 2, fewest, fit);  // adding up a slab takes as long as a block of rows
+    const int64_t wanted = std::clamp(blocks / 4, fewest, fit);  // adding up a slab takes as long as two blocks of rows
     slab_rows = std::max<int64_t>(1, (blocks + wanted - 1) / wanted) * block;
     slabs = (args.n + slab_rows - 1) / slab_rows;
   }
