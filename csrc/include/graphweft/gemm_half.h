@@ -215,6 +215,7 @@ inline void gemm_half_terms(int64_t n, int64_t m, const gw_term_f32* terms, int6
     pack_half(unit.form(), terms[t].w, terms[t].ldw, terms[t].w_transposed != 0, terms[t].k, m,
               columns.first[size_t(t)], pairs, packed.get());
   const gemm_cut cut(n, shape.k);
+  const int64_t block = std::min<int64_t>(cut.grain, 288);  // of rows; W comes into the first cache once for each
   const bool streams = half_y ? streams_half_output(shape, half_y) : streams_output(shape);
   float* col_sum = epilogue ? epilogue->col_sum : nullptr;
   column_sums sums(col_sum != nullptr, cut.chunks, m);
@@ -222,11 +223,11 @@ inline void gemm_half_terms(int64_t n, int64_t m, const gw_term_f32* terms, int6
   parallel_chunks(cut.chunks, [&](int64_t chunk) {
     const half_session session(unit);
     half_room& room = rooms[size_t(thread_id())];
-    room.make(columns, cut.rows);
+    room.make(columns, block);
     const half_output output{shape, unit.form(), half_y, sums.row(chunk), streams};
     const int64_t end = std::min(n, (chunk + 1) * cut.grain);
-    for (int64_t row = chunk * cut.grain; row < end; row += cut.rows) {
-      const int64_t count = std::min(cut.rows, end - row);
+    for (int64_t row = chunk * cut.grain; row < end; row += block) {
+      const int64_t count = std::min(block, end - row);
       put_half_terms(unit.form(), terms, num_terms, columns, n, row, count, room, room.joined.get());
       multiply_half_rows(session, room.joined.get(), packed.get(), pairs, row, count, output);
     }
