@@ -92,8 +92,6 @@ bool has_pairs() { return cpu_level() == 2 && (cpu_feature_word(1, 0) >> 5 & 1u)
 #endif
 #if defined(GW_MATRIX_TILES)
 
-constexpr int lines_a_step = 8;  // that come from memory in the time of four products of tiles
-
 // Tiles 0 to 3 are C, 4 and 5 A, 6 and 7 B.
 template <int Tall, int Wide>
 void multiply_tiles(const half_tile& tile) {
@@ -112,7 +110,6 @@ void multiply_tiles(const half_tile& tile) {
   }
   const uint32_t *a = tile.a, *b = tile.b;
   for (int64_t p = 0; p < tile.pairs; p += 16, a += tile.next, b += 16 * half_panel) {
-    tile.coming->fetch(lines_a_step);
     GW_TILE_LOAD(6, b, 64);
     GW_TILE_LOAD(4, a, lda);
     GW_TILE_ADD(0, 4, 6);

@@ -35,7 +35,7 @@ from graphweft.passes.placement import Order
 from graphweft.passes.stage_fuse import fold_gathers
 from graphweft.passes.transfers import MOVER
 from graphweft.passes.work import Sizes, group_work
-from graphweft.runtime.feature_types import is_single, meant_dtype
+from graphweft.runtime.feature_types import is_half, is_single, meant_dtype
 from graphweft.runtime.footprint import value_bytes
 from graphweft.runtime.function import Pullback, linearize
 from graphweft.runtime.kernel_call import Slots
@@ -251,7 +251,7 @@ class StagedPlan:
         named: dict[str, Any] = {"x": x, "seeds": seeds, "seed": seed, **parameters}
         with torch.no_grad():
             env = plan.bind({name: named[name] for name in plan.fixed}, values)
-            tensors = tuple(named[name].contiguous() for name in plan.tensors)
+            tensors = tuple(t if is_half(t := named[name]) else t.contiguous() for name in plan.tensors)
         return linearize(plan, env, tensors)
 
     @property

@@ -102,7 +102,7 @@ class BatchSteps(Steps):
         loader.plan = function.compile(tensors, True, reference, self._choice)
         x = self.x if tier is None and self.stores_half and self._table() is self.x else None
         if isinstance(x, Tensor) and stores_half(x, [loader.plan.plan]):
-            self.half = self.half or HalfFeatures(x)
+            self.half = self.half or HalfFeatures(x, on_lines=self.budget is None)
             function = self.model.staged(self.sampler, self.half.rows, tier, self.device)
             loader.plan = function.compile(tensors, True, reference, self._choice)
         self._compiled_for = wanted

@@ -23,15 +23,21 @@ class HalfFeatures:
 
     Args:
         x: Dense float32 features on the CPU.
+        on_lines: Whether rows are read one by one, and may take a third more memory for it.
 
     Attributes:
         given: Those features.
         rows: The same in bfloat16.
     """
 
-    def __init__(self, x: Tensor) -> None:
+    def __init__(self, x: Tensor, on_lines: bool = False) -> None:
         self.given, self._seen = x, Reference(x)
-        self.rows = in_half(x)
+        self.rows = in_half(x, on_lines)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the rows take."""
+        return self.rows.shape[0] * self.rows.stride(0) * self.rows.itemsize
 
     def refresh(self) -> None:
         """Rounds again what has changed."""

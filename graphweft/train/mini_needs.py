@@ -73,7 +73,7 @@ def needs_within(mini: BatchSteps, budget: RunBudget) -> tuple[Needs, list[CoreS
         batches = _batches_taken(mini) if macro is None else [macro.batch] * min(len(mini.loader), _DRAWN_BATCHES)
         step = max(taken_bytes(batch.step) for batch in batches)
         base = base_needs(mini.ds, mini.model, budget)
-        beside = 0 if mini.half is None else mini.half.rows.nbytes  # features in bfloat16
+        beside = 0 if mini.half is None else mini.half.nbytes  # features in bfloat16
         beside += 0 if macro is None else macro.held
         base = replace(base, data=base.data + beside, step=step, trims=True)
         single = {way: by_epochs(batches, len(mini.loader), way) for way in mini.loader.tried}

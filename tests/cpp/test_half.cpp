@@ -260,6 +260,7 @@ TEST(rounded_contractions_of_all_small_sizes) {
     check_stored_contraction(600, 21, 47, true);
     check_stored_contraction(3, 5, 1, false);
     check_stored_contraction(0, 4, 2, false);
+    for (const int64_t width : {16, 17, 31, 48, 49, 530}) check_stored_contraction(40, width, 20, true);
   });
 }
 

@@ -165,6 +165,22 @@ def test_contractions_of_gradients_in_bfloat16_have_the_bits_of_the_same_in_floa
         assert all(torch.equal(short, wide) for short, wide in zip(*found, strict=True))
 
 
+@pytest.mark.parametrize("width", [16, 17, 31, 32, 48, 49, 100, 530])
+def test_contractions_of_rows_in_bfloat16_of_every_rest_of_columns(
+    width: int, unit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dense, "rounds_beside_half", lambda k, m: True)
+    monkeypatch.setattr(dense, "rounds_operands", lambda k, m: True)
+    table, ids = numbers(90, width).bfloat16(), torch.randint(0, 90, (601,), generator=torch.Generator().manual_seed(1))
+    wide = torch.full((90, width + 28), 7.0, dtype=torch.bfloat16)  # as rows that begin on cache lines
+    wide[:, :width] = table
+    g = numbers(601, 40, seed=2)
+    made = matmul_tn(wide[:, :width], g, rows=ids, rounds=True)
+    exact, short = table.double()[ids], g.bfloat16().double()
+    assert (made - exact.t() @ short).abs().max() <= 2e-6 * (exact.abs().t() @ short.abs()).max()
+    assert torch.equal(made, matmul_tn(table, g, rows=ids, rounds=True))
+
+
 def test_an_addend_in_bfloat16_has_the_bits_of_the_same_in_float32() -> None:
     for width in (1, 16, 31, 200):
         x, addend = numbers(300, width, seed=1), numbers(300, width, seed=2).bfloat16()

@@ -118,6 +118,23 @@ def test_features_that_steps_read_are_kept_in_bfloat16(options: dict) -> None:
     assert again.history[-1].loss != trainer.history[-1].loss
 
 
+def test_rows_that_batches_read_begin_on_cache_lines_where_memory_is_not_short() -> None:
+    def run(**options: object) -> tuple[gw.Trainer, torch.Tensor]:
+        trainer = trained(graph(num_features=100), SAGE, **MINI, **options)
+        rows = trainer._batch.half.rows
+        assert torch.equal(rows, trainer.ds.x.bfloat16())
+        return trainer, rows
+
+    free, on_lines = run()
+    assert on_lines.stride() == (128, 1)
+    assert on_lines.data_ptr() % 64 == 0
+    assert free._batch.half.nbytes == on_lines.shape[0] * 256
+    within, close = run(memory="300MB")
+    assert close.is_contiguous()
+    assert [r.loss for r in free.history] == [r.loss for r in within.history]
+    assert in_half(torch.ones(2, 40), on_lines=True).stride() == (40, 1)  # 64 would be more than a third
+
+
 def test_features_are_given_up_where_steps_read_the_rounded_ones() -> None:
     ds = graph()
     expected = trained(graph(), SAGE)

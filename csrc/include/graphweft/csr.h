@@ -12,6 +12,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -258,8 +259,16 @@ id_summary summarize_ids(const K* ids, int64_t n) {
 // Throws with the first position whose id lies outside [0, bound).
 template <class K>
 void require_ids(const char* what, const K* ids, int64_t n, int64_t bound) {
-  const id_summary all = summarize_ids(ids, n);
-  if (n == 0 || (all.low >= 0 && all.high < bound)) return;
+  std::atomic<bool> fit{true};
+  parallel_ranges(n, int64_t{1} << 18, [&](int64_t begin, int64_t end) {
+    K high = 0, signs = 0;  // two operations an id, of whole vectors
+    for (int64_t p = begin; p < end; ++p) {
+      high = std::max(high, ids[p]);
+      signs |= ids[p];
+    }
+    if (signs < 0 || int64_t(high) >= bound) fit.store(false, std::memory_order_relaxed);
+  });
+  if (fit.load(std::memory_order_relaxed)) return;
   for (int64_t p = 0; p < n; ++p) {
     if (ids[p] >= 0 && int64_t(ids[p]) < bound) continue;
     throw error(out_of_range, std::string(what) + " in [0, " + std::to_string(bound) + "), got " +

@@ -54,10 +54,19 @@ inline void keep_half_rows(const gw_term_f32& term, int64_t row, int64_t count, 
   if (streams) stream_row(reinterpret_cast<const char*>(room), count * bytes, reinterpret_cast<char*>(kept));
 }
 
-// Room for the sums of a block of rows of one term.
+// What a thread puts a block of rows together in.
 struct half_room {
-  float_buffer sums;  // of floats, where they are kept so
+  word_buffer joined;  // the terms' rows side by side
+  float_buffer sums;   // of one term, where they are kept as floats
   word_buffer kept;
+
+  // Once a call; what lies between and behind the terms' columns stays zero.
+  void make(const half_columns& columns, int64_t rows) {
+    if (joined) return;
+    joined = make_words(checked_mul(padded_to(rows, 32), columns.pairs));
+    sums = make_buffer(checked_mul(rows, columns.summed));
+    kept = claim_words((checked_mul(rows, columns.kept) + 1) / 2);
+  }
 };
 
 // Sums over edges of rows [row, row + count), rounded, to `out` with `ld` numbers from row to row.
@@ -89,9 +98,10 @@ inline void put_half_terms(half_form form, const gw_term_f32* terms, int64_t num
     }
     const stored_rows rows = rows_of(term);
     const int64_t bytes = rows.bytes(term.k);
-    const int64_t ahead = std::clamp<int64_t>(8192 / std::max<int64_t>(1, bytes), 2, 16);
+    const int64_t far = rows_ahead(bytes), near = 4;
     for (int64_t i = row; i < row + count; ++i, out += ld) {
-      if (i + ahead < n) fetch_row<3>(rows.at(i + ahead), bytes);
+      if (i + far < n) fetch_row<2>(rows.at(i + far), bytes);
+      if (i + near < n) fetch_row<3>(rows.at(i + near), bytes);
       if (term.half)
         copy_half_row(reinterpret_cast<const uint16_t*>(rows.at(i)), term.k, out);
       else
@@ -178,26 +188,17 @@ inline bool streams_half_output(const gemm_shape& shape, const uint16_t* y) {
   return whole_lines && shape.n * shape.m * int64_t(sizeof(uint16_t)) >= streamed_from;
 }
 
-// What the first term reads for rows [row, row + count).
-inline coming_rows first_coming(const gw_term_f32* terms, int64_t num_terms, int64_t row, int64_t count) {
-  if (num_terms == 0 || count <= 0) return {};
-  const gw_term_f32& term = terms[0];
-  if (!term.edges) return {rows_of(term), 0, term.k, row, row + count};
-  const int64_t* indptr = term.edges->indptr;
-  return {rows_of(term), term.k, *term.edges, indptr[row], indptr[row + count]};
-}
-
-// Rows [row, row + count) of the product, which lie rounded in `x`; those of `coming` are fetched meanwhile.
+// Rows [row, row + count) of the product, which lie rounded in `x`.
 inline void multiply_half_rows(const half_session& unit, const uint32_t* x, const uint32_t* packed, int64_t pairs,
-                               int64_t row, int64_t count, coming_rows coming, const half_output& output) {
+                               int64_t row, int64_t count, const half_output& output) {
   alignas(64) float sums[32 * 32];
   const int64_t m = output.shape.m, ldb = pairs * half_panel;
-  for (int64_t col = 0; col < m; col += 32)
-    for (int64_t i = 0; i < count; i += 32) {
+  for (int64_t i = 0; i < count; i += 32)
+    for (int64_t col = 0; col < m; col += 32) {
       const int64_t rows = std::min<int64_t>(32, count - i);
       const int tall = rows > 16 ? 2 : 1, wide = m - col > half_panel ? 2 : 1;
-      unit.multiply({x + i * pairs, pairs, 16, 16 * pairs, tall, packed + col * pairs, ldb, wide, pairs, sums, 32,
-                     false, &coming});
+      unit.multiply(
+          {x + i * pairs, pairs, 16, 16 * pairs, tall, packed + col * pairs, ldb, wide, pairs, sums, 32, false});
       output.write(sums, 32, row + i, row + i + rows, col, std::min<int64_t>(32, m - col));
     }
 }
@@ -214,22 +215,21 @@ inline void gemm_half_terms(int64_t n, int64_t m, const gw_term_f32* terms, int6
     pack_half(unit.form(), terms[t].w, terms[t].ldw, terms[t].w_transposed != 0, terms[t].k, m,
               columns.first[size_t(t)], pairs, packed.get());
   const gemm_cut cut(n, shape.k);
+  const int64_t block = std::min<int64_t>(cut.grain, 288);  // of rows; W comes into the first cache once for each
   const bool streams = half_y ? streams_half_output(shape, half_y) : streams_output(shape);
   float* col_sum = epilogue ? epilogue->col_sum : nullptr;
   column_sums sums(col_sum != nullptr, cut.chunks, m);
+  std::vector<half_room> rooms(static_cast<size_t>(num_threads()));
   parallel_chunks(cut.chunks, [&](int64_t chunk) {
     const half_session session(unit);
-    const word_buffer joined = make_words(checked_mul(padded_to(cut.rows, 32), pairs));
-    const half_room room{make_buffer(checked_mul(cut.rows, columns.summed)),
-                         make_words((checked_mul(cut.rows, columns.kept) + 1) / 2)};
+    half_room& room = rooms[size_t(thread_id())];
+    room.make(columns, block);
     const half_output output{shape, unit.form(), half_y, sums.row(chunk), streams};
     const int64_t end = std::min(n, (chunk + 1) * cut.grain);
-    for (int64_t row = chunk * cut.grain; row < end; row += cut.rows) {
-      const int64_t count = std::min(cut.rows, end - row);
-      put_half_terms(unit.form(), terms, num_terms, columns, n, row, count, room, joined.get());
-      const int64_t next = row + count;
-      multiply_half_rows(session, joined.get(), packed.get(), pairs, row, count,
-                         first_coming(terms, num_terms, next, std::min(cut.rows, n - next)), output);
+    for (int64_t row = chunk * cut.grain; row < end; row += block) {
+      const int64_t count = std::min(block, end - row);
+      put_half_terms(unit.form(), terms, num_terms, columns, n, row, count, room, room.joined.get());
+      multiply_half_rows(session, room.joined.get(), packed.get(), pairs, row, count, output);
     }
     finish_streams();
   });

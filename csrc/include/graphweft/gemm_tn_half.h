@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "graphweft/edge_sums.h"
 #include "graphweft/half_unit.h"
@@ -30,10 +31,11 @@ struct half_contraction {
 };
 
 struct half_contraction_cut {
-  static constexpr int64_t block = 512, pairs = block / 2;  // rows of X and G that are rounded at a time
-  static constexpr int64_t part = 32;                       // rows of G that are summed at a time
-  static constexpr int64_t range = 512;                     // columns of X that are packed at a time
-  int64_t width, height;                                    // of the products, side by side, in whole tiles
+  // rows of X and G that are rounded at a time: those of 32 columns of G stay in the first cache beside 32 of X
+  static constexpr int64_t block = 256, pairs = block / 2;
+  static constexpr int64_t part = 32;    // rows of G that are summed at a time
+  static constexpr int64_t range = 512;  // columns of X that are packed at a time
+  int64_t width, height;                 // of the products, side by side, in whole tiles
   int64_t slabs, slab_rows;
 
   explicit half_contraction_cut(const half_contraction& args) : width(0), height(padded_to(args.m, 16)) {
@@ -41,24 +43,51 @@ struct half_contraction_cut {
     for (int64_t t = 0; t < args.num_lefts; ++t) width += padded_to(args.lefts[t].k, half_panel);
     const int64_t blocks = (args.n + block - 1) / block;
     const int64_t fit = std::clamp(scratch_floats / std::max<int64_t>(1, height * width), fewest, most);
-    const int64_t wanted = std::clamp(blocks / 2, fewest, fit);  // adding up a slab takes as long as a block of rows
+    const int64_t wanted = std::clamp(blocks / 4, fewest, fit);  // adding up a slab takes as long as two blocks of rows
     slab_rows = std::max<int64_t>(1, (blocks + wanted - 1) / wanted) * block;
     slabs = (args.n + slab_rows - 1) / slab_rows;
   }
 };
 
+// Where column i of a left operand of k columns, stored in bfloat16, lies in its panels: of more than 16 columns that
+// are left, 32 are paired by fours, as the processor does it with one instruction a panel.
+constexpr int64_t paired_place(int64_t i, int64_t k) {
+#if defined(__AVX512BW__)
+  const int64_t base = i / 32 * 32, at = i % 32;
+  if (k - base > half_panel) return base + at / 4 % 2 * half_panel + at / 8 * 4 + at % 4;
+#endif
+  return i;
+}
+
+// The first `lanes` columns of two rows, either of which may be null, at most 32 of them, into two panels, as
+// paired_place has them; `apart` words from one to the next.
+inline void pair_by_fours([[maybe_unused]] const uint16_t* one, [[maybe_unused]] const uint16_t* two,
+                          [[maybe_unused]] int64_t lanes, [[maybe_unused]] uint32_t* to,
+                          [[maybe_unused]] int64_t apart) {
+#if defined(__AVX512BW__)
+  const auto all = __mmask32(-1);  // as in transpose_words
+  const auto some = __mmask32((uint64_t{1} << lanes) - 1);
+  const __m512i zero = _mm512_setzero_si512(), first = one ? _mm512_maskz_loadu_epi16(some, one) : zero,
+                second = two ? _mm512_maskz_loadu_epi16(some, two) : zero;
+  _mm512_storeu_si512(to, _mm512_mask_unpacklo_epi16(zero, all, first, second));
+  _mm512_storeu_si512(to + apart, _mm512_mask_unpackhi_epi16(zero, all, first, second));
+#endif
+}
+
 // Columns [first, first + width) of rows [row, row + count) of X into panels [pairs][16], with zeros behind the last
-// row. Rows that come within the next `ahead` ones are fetched.
+// row; of rows in bfloat16 columns lie as paired_place says. `ahead` rows behind them are fetched as well.
 template <half_form Form, class T>
 void pack_half_rows(const gw_left_f32& left, int64_t row, int64_t count, int64_t first, int64_t width, int64_t ahead,
                     uint32_t* out) {
   constexpr int64_t pairs = half_contraction_cut::pairs;
   const stored_rows rows{left.x, left.ldx, left.half != 0, left.rows};
-  const int64_t bytes = rows.bytes(width), distance = std::clamp<int64_t>(8192 / std::max<int64_t>(1, bytes), 2, 16);
+  const int64_t bytes = rows.bytes(width), far = rows_ahead(bytes), near = 4;
   const auto at = [&](int64_t i) { return i < count ? reinterpret_cast<const T*>(rows.at(row + i, first)) : nullptr; };
   for (int64_t i = 0; i < padded_to(count, 32); i += 2, out += half_panel) {
     const T *one = at(i), *two = at(i + 1);
-    for (int64_t next = i + distance; next < std::min(i + distance + 2, count + ahead); ++next)
+    for (int64_t next = i + far; next < std::min(i + far + 2, count + ahead); ++next)
+      fetch_row<2>(rows.at(row + next, first), bytes);
+    for (int64_t next = i + near; next < std::min(i + near + 2, count + ahead); ++next)
       fetch_row<3>(rows.at(row + next, first), bytes);
     uint32_t* to = out;
     const auto put = [&](int64_t col, int64_t lanes) GW_INLINE_LAMBDA {
@@ -68,6 +97,12 @@ void pack_half_rows(const gw_left_f32& left, int64_t row, int64_t count, int64_t
       to += pairs * half_panel;
     };
     int64_t col = 0;
+#if defined(__AVX512BW__)
+    if constexpr (std::is_same_v<T, uint16_t>)
+      for (; width - col > half_panel; col += 32, to += 2 * pairs * half_panel)
+        pair_by_fours(one ? one + col : nullptr, two ? two + col : nullptr, std::min<int64_t>(32, width - col), to,
+                      pairs * half_panel);
+#endif
     for (; col + half_panel <= width; col += half_panel) put(col, half_panel);
     if (col < width) put(col, width - col);
   }
@@ -130,51 +165,46 @@ void turn_block(const half_contraction& args, int64_t row, int64_t count, float*
   }
 }
 
-// What is packed after columns before `first` of left operand `t`, for rows [row, row + count): its next columns, the
-// next operand, or the first one for the rows that follow, up to `end`.
-inline coming_rows next_coming(const half_contraction& args, int64_t t, int64_t first, int64_t row, int64_t count,
-                               int64_t block, int64_t end) {
-  if (first >= args.lefts[t].k) first = 0, ++t;
-  if (t == args.num_lefts) t = 0, row += count;
-  const gw_left_f32& left = args.lefts[t];
-  const int64_t last = std::min(end, row + block);
-  return {{left.x, left.ldx, left.half != 0, left.rows},
-          first,
-          std::min(half_contraction_cut::range, left.k - first),
-          row,
-          last};
-}
+// What a thread rounds a block of rows into.
+struct half_blocks {
+  word_buffer turned, panels;  // of G, and of one range of X
+  word_buffer made;            // rows of G
+
+  void make(const half_contraction& args, const half_contraction_cut& cut) {
+    if (turned) return;
+    int64_t widest = 0;
+    for (int64_t t = 0; t < args.num_lefts; ++t) widest = std::max(widest, std::min(args.lefts[t].k, cut.range));
+    turned = claim_words(cut.height * cut.pairs);
+    panels = claim_words(padded_to(widest, half_panel) * cut.pairs);
+    made = claim_words(args.edges ? (cut.part * args.m + 1) / 2 : 0);
+  }
+};
 
 // One slab's products into out[height][width].
 template <half_form Form>
 void contract_half_slab(const half_session& unit, const half_contraction& args, const half_contraction_cut& cut,
-                        int64_t slab, float* out, float* col_sum) {
+                        int64_t slab, const half_blocks& room, float* out, float* col_sum) {
   constexpr int64_t block = cut.block, pairs = cut.pairs;
-  int64_t widest = 0;
-  for (int64_t t = 0; t < args.num_lefts; ++t) widest = std::max(widest, std::min(args.lefts[t].k, cut.range));
-  const word_buffer turned = claim_words(cut.height * pairs),
-                    panels = claim_words(padded_to(widest, half_panel) * pairs),
-                    made = claim_words(args.edges ? (cut.part * args.m + 1) / 2 : 0);
+  uint32_t *const turned = room.turned.get(), *const panels = room.panels.get();
+  auto* const made = reinterpret_cast<uint16_t*>(room.made.get());
   const int64_t begin = slab * cut.slab_rows, end = std::min(args.n, begin + cut.slab_rows);
   for (int64_t row = begin; row < end; row += block) {
     const int64_t rows = std::min(block, end - row), used = padded_to((rows + 1) / 2, 16);
-    turn_block<Form>(args, row, rows, col_sum, reinterpret_cast<uint16_t*>(made.get()), turned.get());
-    const int64_t ahead = std::clamp<int64_t>(end - row - rows, 0, 16);
+    turn_block<Form>(args, row, rows, col_sum, made, turned);
+    const int64_t ahead = end - row - rows;
     float* to = out;
     for (int64_t t = 0; t < args.num_lefts; ++t)
       for (int64_t first = 0; first < args.lefts[t].k; first += cut.range) {
         const int64_t width = std::min(cut.range, args.lefts[t].k - first), wide = padded_to(width, half_panel);
         if (args.lefts[t].half)
-          pack_half_rows<Form, uint16_t>(args.lefts[t], row, rows, first, width, ahead, panels.get());
+          pack_half_rows<Form, uint16_t>(args.lefts[t], row, rows, first, width, ahead, panels);
         else
-          pack_half_rows<Form, float>(args.lefts[t], row, rows, first, width, ahead, panels.get());
-        coming_rows coming = next_coming(args, t, first + cut.range, row, rows, block, end);
-        for (int64_t col = 0; col < wide; col += 32)
-          for (int64_t i = 0; i < cut.height; i += 32) {
-            unit.multiply({turned.get() + i * pairs, half_panel, half_panel * half_panel, pairs * half_panel,
-                           cut.height - i > 16 ? 2 : 1, panels.get() + col * pairs, pairs * half_panel,
-                           wide - col > half_panel ? 2 : 1, used, to + i * cut.width + col, cut.width, row != begin,
-                           &coming});
+          pack_half_rows<Form, float>(args.lefts[t], row, rows, first, width, ahead, panels);
+        for (int64_t i = 0; i < cut.height; i += 32)
+          for (int64_t col = 0; col < wide; col += 32) {
+            unit.multiply({turned + i * pairs, half_panel, half_panel * half_panel, pairs * half_panel,
+                           cut.height - i > 16 ? 2 : 1, panels + col * pairs, pairs * half_panel,
+                           wide - col > half_panel ? 2 : 1, used, to + i * cut.width + col, cut.width, row != begin});
           }
         to += wide;
       }
@@ -192,8 +222,10 @@ inline void finish_contraction(const half_contraction& args, int64_t num_slabs, 
     int64_t at = 0;
     for (int64_t t = 0; t < args.num_lefts; at += padded_to(args.lefts[t++].k, half_panel)) {
       const gw_left_f32& left = args.lefts[t];
-      for (int64_t i = 0; i < left.k; ++i)
-        for (int64_t j = begin; j < end; ++j) left.dw[i * left.lddw + j] = slabs[j * width + at + i];
+      for (int64_t i = 0; i < left.k; ++i) {
+        const float* const from = slabs + at + (left.half ? paired_place(i, left.k) : i);
+        for (int64_t j = begin; j < end; ++j) left.dw[i * left.lddw + j] = from[j * width];
+      }
     }
   });
 }
@@ -205,12 +237,15 @@ inline void contract_half(const half_contraction& args) {
   column_sums sums(args.col_sum != nullptr, cut.slabs, args.m);
   const float_buffer slabs = make_buffer(checked_mul(std::max<int64_t>(1, cut.slabs), floats));
   if (cut.slabs == 0) std::fill_n(slabs.get(), floats, 0.0f);
+  std::vector<half_blocks> rooms(static_cast<size_t>(num_threads()));
   parallel_chunks(cut.slabs, [&](int64_t slab) {
     const half_session session(unit);
+    half_blocks& room = rooms[size_t(thread_id())];
+    room.make(args, cut);
     float* out = slabs.get() + slab * floats;
     unit.form() == half_form::instructions
-        ? contract_half_slab<half_form::instructions>(session, args, cut, slab, out, sums.row(slab))
-        : contract_half_slab<half_form::integers>(session, args, cut, slab, out, sums.row(slab));
+        ? contract_half_slab<half_form::instructions>(session, args, cut, slab, room, out, sums.row(slab))
+        : contract_half_slab<half_form::integers>(session, args, cut, slab, room, out, sums.row(slab));
   });
   finish_contraction(args, cut.slabs, cut.width, floats, slabs.get());
   if (args.col_sum) sums.finish(args.col_sum);

@@ -3,6 +3,7 @@
 // depend on sizes alone and are added up in their order.
 #pragma once
 
+#include "graphweft/coming_rows.h"
 #include "graphweft/gemm_tn_half.h"
 #include "graphweft/split_parts.h"
 
@@ -115,6 +116,21 @@ struct split_blocks {
     made = make_buffer(args.edges || args.row_scale ? split_step * args.m : 0);
   }
 };
+
+// What is packed after columns before `first` of left operand `t`, for rows [row, row + count): its next columns, the
+// next operand, or the first one for the rows that follow, up to `end`.
+inline coming_rows next_coming(const half_contraction& args, int64_t t, int64_t first, int64_t row, int64_t count,
+                               int64_t block, int64_t end) {
+  if (first >= args.lefts[t].k) first = 0, ++t;
+  if (t == args.num_lefts) t = 0, row += count;
+  const gw_left_f32& left = args.lefts[t];
+  const int64_t last = std::min(end, row + block);
+  return {{left.x, left.ldx, left.half != 0, left.rows},
+          first,
+          std::min(half_contraction_cut::range, left.k - first),
+          row,
+          last};
+}
 
 // One slab's products into out[height][width]; whether its numbers could be split.
 inline bool contract_split_slab(const half_contraction& args, const split_contraction_cut& cut, int64_t slab,

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "graphweft/coming_rows.h"
 #include "graphweft/half_pack.h"
 
 namespace gw {
@@ -22,8 +21,7 @@ struct half_tile {
   int64_t pairs;  // of the inner dimension; whole sixteens
   float* c;       // [16 tall][16 wide], `ldc` apart
   int64_t ldc;
-  bool add;             // to what is there
-  coming_rows* coming;  // what to fetch meanwhile; tiles do
+  bool add;  // to what is there
 };
 
 struct half_unit {

@@ -19,6 +19,10 @@ GW_INLINE void fetch_row(const char* from, int64_t bytes) {
     __builtin_prefetch(from, 0, Level);
 }
 
+// How many rows of so many bytes ahead of their use they are asked for into the second cache: some 24 KB are on their
+// way then.
+constexpr int64_t rows_ahead(int64_t bytes) { return bytes <= 256 ? 96 : bytes >= 3072 ? 8 : (24 << 10) / bytes; }
+
 // Copies `bytes`, a multiple of 4, past the cache. Neighbouring rows fill the lines that this one leaves half written.
 inline void stream_row(const char* from, int64_t bytes, char* to) {
 #if defined(__AVX2__)

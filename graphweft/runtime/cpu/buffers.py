@@ -16,7 +16,7 @@ from graphweft.runtime.kernel_call import KernelCall
 
 _LANES, _SLABS, _FEWEST = 16, 64, 8
 _CACHE_FLOATS, _SLABS_FLOATS, _TERMS_FLOATS = 49152, 1 << 20, 1 << 21
-_BLOCK, _HALF_BLOCK = 128, 512  # rows that several contractions take at a time; in bfloat16
+_BLOCK, _HALF_BLOCK = 128, 256  # rows that several contractions take at a time; in bfloat16
 _SPLIT_WIDTH = 32  # of columns and rows of operands that are split, in whole tiles
 
 
@@ -59,7 +59,7 @@ def terms_slabs(n: int, ks: Sequence[int], m: int, rounds: bool) -> int:
     whole = [-(-k // _LANES) * _LANES if rounds else k for k in ks]
     floats = max(1, sum(prod(_padded((k, m))) for k in whole))
     blocks = -(-n // (_HALF_BLOCK if rounds else _BLOCK))
-    most = min(max(blocks // 2, _FEWEST), _SLABS) if rounds else _SLABS
+    most = min(max(blocks // 4, _FEWEST), _SLABS) if rounds else _SLABS
     return _of_blocks(blocks, floats, _TERMS_FLOATS, most)
 
 
