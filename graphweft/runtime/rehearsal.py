@@ -50,10 +50,6 @@ class _Addresses(Pool):
         self._mapped += size
         return self._next
 
-    def apart(self) -> None:
-        """What is mapped next does not touch what is: others, as threads, have mapped memory in between."""
-        self._next -= self.page
-
     def trim(self) -> None:
         """What is free is no longer mapped."""
         self._unmap_free()
@@ -302,8 +298,6 @@ def taken_by_epochs(
                 _take_back(pool, regions)
         if between is not None:
             if not epoch:
-                if workers:
-                    pool.apart()
                 staying = _made_once(between, pool)
             _take_back(pool, _run_beside(between, pool))
     return Taken(pool.most - staying, pool.mapped - before[0], pool.returned - before[1])
