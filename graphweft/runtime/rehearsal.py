@@ -268,7 +268,12 @@ class Taken(NamedTuple):
 
 
 def taken_by_epochs(
-    batches: Sequence[Prepared], ahead: int, workers: int, between: Run | None = None, epochs: int = 1
+    batches: Sequence[Prepared],
+    ahead: int,
+    workers: int,
+    between: Run | None = None,
+    epochs: int = 1,
+    lets_go: bool = False,
 ) -> Taken:
     """What ``epochs`` of batches take, with ``between`` after each of them.
 
@@ -280,6 +285,7 @@ def taken_by_epochs(
         workers: Threads that prepare them.
         between: An evaluation.
         epochs: How many.
+        lets_go: Whether an evaluation has no gradients beside it.
     """
     pool, gradients, staying, before = _Imagined(), list[tuple[int, int]](), 0, (0, 0)
     for epoch in range(epochs):
@@ -297,6 +303,8 @@ def taken_by_epochs(
             for regions in (*making, ready.popleft()):
                 _take_back(pool, regions)
         if between is not None:
+            if lets_go:
+                _take_back(pool, gradients)
             if not epoch:
                 staying = _made_once(between, pool)
             _take_back(pool, _run_beside(between, pool))
