@@ -80,8 +80,7 @@ def needs_within(mini: BatchSteps, budget: RunBudget) -> tuple[Needs, list[CoreS
         least = min(taken.most for taken in single.values()) - step
         refreshing = 0 if macro is None else macro.refreshing
         base, evaluation = _with_evaluation(mini, budget, replace(base, batches=least), refreshing)
-        program = base_needs(mini.ds, mini.model, budget).program  # with what evaluates
-        base = replace(base, program=max(base.program, program))
+        base = _with_program(base, mini, budget)  # with what evaluates
 
     def apart(way: CoreSplit) -> tuple[Needs, Taken]:
         """Where memory is given back before an evaluation, and the other way round."""
@@ -100,6 +99,11 @@ def needs_within(mini: BatchSteps, budget: RunBudget) -> tuple[Needs, list[CoreS
     chosen = max(fitting or ways, key=lambda way: ways[way][0].running if fitting else -ways[way][0].running)
     needs, taken = ways[chosen]
     return needs, list(fitting), taken.mapped + taken.returned
+
+
+def _with_program(base: Needs, mini: BatchSteps, budget: RunBudget) -> Needs:
+    """``base`` with what the process has taken for its programs by now."""
+    return replace(base, program=max(base.program, base_needs(mini.ds, mini.model, budget).program))
 
 
 def _ids_bytes(mini: BatchSteps) -> int:
@@ -254,6 +258,7 @@ def _with_evaluation(mini: BatchSteps, budget: RunBudget, base: Needs, refreshin
         needs = replace(base, structure=base.structure + forms, evaluation=taken_bytes(run), measured=True)
         return _at_least(refreshing, needs, run)
     whole, run = _whole(mini, model)
+    base = _with_program(base, mini, budget)  # which was compiled; it is there beside tiles, too
     needs = replace(base, evaluation=taken_bytes(run), kept=whole.hoisted, structure=whole.structure)
     found = _at_least(refreshing, needs, run)
     if budget.fits(found[0]) or not isinstance(model, Stack):
