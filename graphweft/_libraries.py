@@ -8,6 +8,7 @@ its content, by which a torn or damaged one is found before it is loaded. Called
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from filelock import FileLock
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
+_PIECE = 1 << 16  # bytes that are read at a time
 
 
 def made(path: Path, make: Callable[[Path], str]) -> str:
@@ -51,11 +53,16 @@ def _moved(path: Path, make: Callable[[Path], str]) -> str:
 
 def whole(path: Path) -> bool:
     """Whether the file ends in the digest of what stands before it: a torn library would kill the process."""
+    digest = hashlib.sha256()
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            left = os.fstat(file.fileno()).st_size - _DIGEST_BYTES
+            while left > 0 and (piece := file.read(min(left, _PIECE))):  # a whole library would be memory of the run
+                digest.update(piece)
+                left -= len(piece)
+            return left == 0 and file.read() == digest.digest()
     except OSError:
         return False
-    return hashlib.sha256(content[:-_DIGEST_BYTES]).digest() == content[-_DIGEST_BYTES:]
 
 
 def run(command: Sequence[str]) -> str:

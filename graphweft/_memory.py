@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import functools
 import mmap
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -31,6 +32,10 @@ _HUGE = 1 << 21
 GRAIN = 1 << 16  # sizes are rounded to this, so that a region starts on its own pages and little is wasted
 _ROOMY = 1 << 23  # from here on a region for tensors of several sizes is larger than the first of them
 SMALL = GRAIN  # below this torch's own allocator serves: what would waste most of a region
+
+# Below this address the pool of a process maps, far from where the system puts what others map, such as large blocks of
+# the C library's heap: with one of these in between, two free intervals are not one.
+_AREA = 1 << 45 if sys.maxsize > 1 << 32 else 0
 
 _PAGE = mmap.PAGESIZE
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # names of mallopt's options in <malloc.h>
@@ -83,19 +88,23 @@ class _Redirection(threading.local):
 class Pool:
     """Regions cut from and merged into intervals of mapped huge pages.
 
+    Args:
+        area: The address below which it maps; 0: wherever the system says.
+
     Attributes:
         page: Mappings are as large as this, or a multiple.
     """
 
     page = _HUGE
 
-    def __init__(self) -> None:
+    def __init__(self, area: int = 0) -> None:
         self._starts: list[int] = []  # of the free intervals, ascending; none touches the next
         self._sizes: dict[int, int] = {}
         self._returned: deque[tuple[int, int]] = deque()  # regions of dead tensors, on their way to the free ones
         self._lock = threading.RLock()
         self._leases: dict[int, int] = {}  # address and size of what is lent
-        self._mapped = self._lent = self._peak = self._maps = self._last = 0
+        self._mapped = self._lent = self._peak = self._maps = 0
+        self._last = area  # the latest mapping begins here
         self._confined = False
         self._noted: list[tuple[int, int]] | None = None
         self._redirection = _Redirection()
@@ -409,5 +418,5 @@ def heap_bytes() -> int:
     return int(found.in_use + found.mapped)
 
 
-POOL = Pool()
+POOL = Pool(_AREA)
 empty = POOL.empty

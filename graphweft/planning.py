@@ -50,6 +50,7 @@ def plan(
     macro: str | None = None,
     device: str | None = None,
     schedule: Any = "auto",
+    epochs: int | None = None,
 ) -> Plan:
     """How ``model`` would be trained on ``data``: the mode, predicted seconds and memory, and the ways not taken.
 
@@ -71,6 +72,7 @@ def plan(
             and their seconds.
         device: For mode "mini": a device that takes batches, as for :class:`gw.Trainer`; it is started and measured.
         schedule: Likewise, who prepares them.
+        epochs: How many are to come, by which an order of the nodes is chosen; None: those of a spec, else not known.
 
     Raises: ConfigError for an unknown model, a size that is none or a damaged profile; DataError for data that are not
         found; MemoryBudgetError where no way fits, naming the least that would do.
@@ -83,15 +85,17 @@ def plan(
     """
     check_choice("mode", mode, tuple(known for known in MODES if known != "mapped"))
     check_integer("ranks", ranks, 1, 4096)
+    if epochs is not None:
+        check_integer("epochs", epochs, 0)
     profile = Machine.here() if machine is None else machine
     profile = profile if isinstance(profile, Machine) else Machine.read(os.fspath(profile))
     if isinstance(model, str):
         model = TrainSpec(model=model)
     keep_features = not isinstance(model, TrainSpec)  # as gw.Trainer and the command do
-    order: tuple[str, int | None] = ("auto", None)
+    order: tuple[str, int | None] = ("auto", epochs)
     if isinstance(model, TrainSpec):
         spec = _with(model, data, memory, mode, fanouts, batch_size, macro)
-        memory, mode, order = spec.memory, spec.mode, (spec.order, spec.epochs)
+        memory, mode, order = spec.memory, spec.mode, (spec.order, spec.epochs if epochs is None else epochs)
         fanouts, batch_size, macro = check_fanouts(spec.fanouts), spec.batch_size, spec.macro
         device, schedule = device or spec.device, spec.schedule if schedule == "auto" else schedule
         ds = _read(spec, data)

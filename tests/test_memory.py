@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 import threading
 from collections.abc import Sequence
 
@@ -188,3 +189,22 @@ def test_a_pool_notes_what_tensors_take_and_give_back() -> None:
     last = pool.empty((1 << 20,), torch.uint8)
     assert found == [(begin, 3 << 20), (address, 0), (begin, 0)]
     del last
+
+
+def test_mappings_of_others_do_not_part_free_intervals() -> None:
+    """As those of large blocks of the C library's heap, which come between two mappings of the pool."""
+    floats = Pool.page // 4
+    found = []
+    for pool in (Pool(), Pool(1 << 44)):
+        first = pool.empty((floats,))
+        others = [mmap.mmap(-1, Pool.page) for _ in range(4)]
+        second = pool.empty((floats,))
+        del first, second
+        again = pool.empty((2 * floats,))
+        found.append(pool.stats().mapped // Pool.page)
+        del again
+        pool.trim()
+        for other in others:
+            other.close()
+    assert found == [4, 2]
+    assert 0 < _memory.POOL.empty((floats,)).data_ptr() < _memory._AREA

@@ -56,7 +56,7 @@ def watch():
 drawn = {"batch_size": given["batch_size"]}
 thread = threading.Thread(target=watch)
 try:
-    planned = gw.plan(model, ds, memory=given["memory"], mode=given["mode"], **drawn)
+    planned = gw.plan(model, ds, memory=given["memory"], mode=given["mode"], epochs=given["epochs"], **drawn)
     ways = [planned.strategy, *(other.strategy for other in planned.others)]
     begun = time.perf_counter()
     choose(ways, planned.statistics, planned.limit)

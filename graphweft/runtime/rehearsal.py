@@ -50,10 +50,6 @@ class _Addresses(Pool):
         self._mapped += size
         return self._next
 
-    def apart(self) -> None:
-        """What is mapped next does not touch what is: others, as threads, have mapped memory in between."""
-        self._next -= self.page
-
     def trim(self) -> None:
         """What is free is no longer mapped."""
         self._unmap_free()
@@ -272,7 +268,12 @@ class Taken(NamedTuple):
 
 
 def taken_by_epochs(
-    batches: Sequence[Prepared], ahead: int, workers: int, between: Run | None = None, epochs: int = 1
+    batches: Sequence[Prepared],
+    ahead: int,
+    workers: int,
+    between: Run | None = None,
+    epochs: int = 1,
+    lets_go: bool = False,
 ) -> Taken:
     """What ``epochs`` of batches take, with ``between`` after each of them.
 
@@ -284,6 +285,7 @@ def taken_by_epochs(
         workers: Threads that prepare them.
         between: An evaluation.
         epochs: How many.
+        lets_go: Whether an evaluation has no gradients beside it.
     """
     pool, gradients, staying, before = _Imagined(), list[tuple[int, int]](), 0, (0, 0)
     for epoch in range(epochs):
@@ -301,9 +303,9 @@ def taken_by_epochs(
             for regions in (*making, ready.popleft()):
                 _take_back(pool, regions)
         if between is not None:
+            if lets_go:
+                _take_back(pool, gradients)
             if not epoch:
-                if workers:
-                    pool.apart()
                 staying = _made_once(between, pool)
             _take_back(pool, _run_beside(between, pool))
     return Taken(pool.most - staying, pool.mapped - before[0], pool.returned - before[1])

@@ -292,7 +292,7 @@ class StagedPlan:
     def prepared_bytes(self, sizes: Sizes) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Bytes of the parts that a prepared batch holds, and of those that pass while it is made, draws included."""
         made = self._preparation
-        kept = {item.value for item in self.plan.hoisted}
+        kept = dict.fromkeys(item.value for item in self.plan.hoisted)  # in order, so that the same is found each time
         held = tuple(size for value in kept for size in _held_bytes(value, sizes))
         passing = [*(group.result for group in made.groups), *made.draws]
         gone = tuple(size for value in passing if value not in kept for size in _held_bytes(value, sizes))

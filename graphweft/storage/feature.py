@@ -38,6 +38,7 @@ _normalize_rows = declare("gw_csr_normalize_rows")
 _WHO = "SparseFeatures"
 _FUNCTIONS = "graphweft.runtime.torch_functions"  # by name: the kernels are in a room above this one
 _ITERATED = 1 << 10  # rows that iteration makes dense at a time
+_COUNTED = 1 << 12  # rows whose zeros are counted at a time: counts that small map no memory of the pool
 _DTYPES = (torch.float32, torch.float64)
 
 
@@ -83,7 +84,8 @@ def sparsity(x: Any) -> float:
     if isinstance(x, SparseFeatures | Int8Features):
         return x.sparsity
     matrix = _matrix("sparsity", x)
-    return _zero_share(int(_row_counts(matrix).sum()), *matrix.shape)
+    nonzero = sum(int(_row_counts(rows).sum()) for rows in matrix.split(_COUNTED))
+    return _zero_share(nonzero, *matrix.shape)
 
 
 def _zero_share(nnz: int, rows: int, width: int) -> float:

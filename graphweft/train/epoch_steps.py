@@ -46,6 +46,7 @@ class Steps(ABC):
         is_single: An epoch is one step.
         takes_order: Nodes can be computed in another order than the given one.
         order: In which steps see the nodes; None: as given.
+        keeps_given: The features that were given stay beside those in another order.
         order_told: What a plan says of an order of the nodes that steps have by themselves.
         replays: Of steps that were written down; None: every batch runs as it comes.
     """
@@ -62,6 +63,7 @@ class Steps(ABC):
     after_batch: Callable[[int, int, float], None] = staticmethod(lambda done, total, loss: None)
     is_single = True
     takes_order = False
+    keeps_given = True
     order: NodeOrder | None = None
     order_told = ""
     replays: Replays | None = None

@@ -79,6 +79,7 @@ class FullBatch(Steps):
 
         self.edge_data = edge_data or EdgeData()
         self._keep_features, self._released = keep_features, False
+        self.keeps_given = keep_features or not is_dense(x)
         self._run_graph, self.order, self._has_given = ds.graph, None, True
         self._settles = plan_target(self.device).blocking
         self._watch = Watch(x)
@@ -109,7 +110,7 @@ class FullBatch(Steps):
         self._run_graph = self.ds.graph if order is None else order.graph
         self.x = self._there(self._given) if order is None else order.first(self._given, self.x)
         self._take(labelled(self.ds))
-        if order is not None and not self._keep_features and is_dense(self._given):
+        if order is not None and not self.keeps_given:
             self._given.data = self._given.new_zeros(()).expand(self._given.shape)
             self._has_given = False
 

@@ -245,6 +245,7 @@ class MiniBatch(BatchSteps):
 
     def logits(self) -> Tensor:
         """Logits of all nodes from all of their neighbours, in evaluation mode, shape (N, C)."""
+        self.let_gradients_go()
         with trimmed(self.budget if self.budget is not None and self.budget.trims else None):
             return self._of_all_nodes()
 

@@ -45,7 +45,7 @@ from graphweft.train.batch_steps import BatchSteps
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE
 from graphweft.train.macro_needs import macro_taken
-from graphweft.train.needs import Needs, RunBudget, base_needs, dense_bytes, loss_bytes, rehearse, rehearsed
+from graphweft.train.needs import UNLIMITED, Needs, RunBudget, base_needs, dense_bytes, loss_bytes, rehearse, rehearsed
 from graphweft.train.needs_by_running import PARTLY, evaluation_run, grown_while, kept_buffers
 from graphweft.train.needs_by_sizes import drawn_bytes, step_bytes
 
@@ -80,15 +80,15 @@ def needs_within(mini: BatchSteps, budget: RunBudget) -> tuple[Needs, list[CoreS
         least = min(taken.most for taken in single.values()) - step
         refreshing = 0 if macro is None else macro.refreshing
         base, evaluation = _with_evaluation(mini, budget, replace(base, batches=least), refreshing)
-        program = base_needs(mini.ds, mini.model, budget).program  # with what evaluates
-        base = replace(base, program=max(base.program, program))
+        base = _with_program(base, mini, budget)  # with what evaluates
 
     def apart(way: CoreSplit) -> tuple[Needs, Taken]:
         """Where memory is given back before an evaluation, and the other way round."""
         return replace(base, batches=single[way].most - step), single[way]
 
     def together(way: CoreSplit) -> tuple[Needs, Taken]:
-        both = by_epochs(batches, len(mini.loader), way, evaluation, _EPOCHS)
+        lets_go = budget.limit < UNLIMITED  # as a run within a budget does
+        both = by_epochs(batches, len(mini.loader), way, evaluation, _EPOCHS, lets_go)
         more = max(0, both.most - single[way].most)
         return replace(base, batches=single[way].most - step, trims=False, evaluation=more), both
 
@@ -101,6 +101,11 @@ def needs_within(mini: BatchSteps, budget: RunBudget) -> tuple[Needs, list[CoreS
     return needs, list(fitting), taken.mapped + taken.returned
 
 
+def _with_program(base: Needs, mini: BatchSteps, budget: RunBudget) -> Needs:
+    """``base`` with what the process has taken for its programs by now."""
+    return replace(base, program=max(base.program, base_needs(mini.ds, mini.model, budget).program))
+
+
 def _ids_bytes(mini: BatchSteps) -> int:
     """About what drawing a batch for its sizes takes."""
     if not mini.fanouts:
@@ -110,18 +115,24 @@ def _ids_bytes(mini: BatchSteps) -> int:
 
 
 def by_epochs(
-    drawn: Sequence[Prepared], count: int, way: CoreSplit, evaluation: Run | None = None, epochs: int = 1
+    drawn: Sequence[Prepared],
+    count: int,
+    way: CoreSplit,
+    evaluation: Run | None = None,
+    epochs: int = 1,
+    lets_go: bool = False,
 ) -> Taken:
     """What epochs of ``count`` batches take, with what the heaps of the threads that prepare keep of what they freed.
 
     ``drawn``: some batches of an epoch, the last one at the end. Where more are prepared ahead they come again.
+    ``lets_go``: whether an evaluation has no gradients beside it.
     """
     wanted = min(count, way.ahead + 2)  # all that are held at once, and the last one
     batches = drawn
     if wanted > len(drawn):
         batches = [*itertools.islice(itertools.cycle(drawn[:-1]), wanted - 1), drawn[-1]]
     kept = min(way.workers, len(batches)) * min(_WORKER, int(sum(drawn[0].making)))
-    taken = taken_by_epochs(batches, way.ahead, way.workers, evaluation, epochs)
+    taken = taken_by_epochs(batches, way.ahead, way.workers, evaluation, epochs, lets_go)
     returned = taken.returned * count // max(len(batches), 1)
     return taken._replace(most=kept + int(_SWING * taken.most), returned=returned)
 
@@ -247,6 +258,7 @@ def _with_evaluation(mini: BatchSteps, budget: RunBudget, base: Needs, refreshin
         needs = replace(base, structure=base.structure + forms, evaluation=taken_bytes(run), measured=True)
         return _at_least(refreshing, needs, run)
     whole, run = _whole(mini, model)
+    base = _with_program(base, mini, budget)  # which was compiled; it is there beside tiles, too
     needs = replace(base, evaluation=taken_bytes(run), kept=whole.hoisted, structure=whole.structure)
     found = _at_least(refreshing, needs, run)
     if budget.fits(found[0]) or not isinstance(model, Stack):

@@ -44,7 +44,9 @@ _PLANNING, _DRAWING, RECORDED = 4 << 20, 6 << 20, 5 << 20
 _COPIES = 4  # of each parameter: two moments, the best and the last weights; its gradient is one of a step's values
 _ROOM, _BESIDE = 1.03, 1 << 20  # times what is predicted, and bytes, that a budget has to leave room for
 _AGAIN = 1.10  # times what was measured, for another measurement
-_OTHERWISE = 1 << 20  # by how much what another process has taken by then may differ
+# By how much what another process has taken by then may differ: the first one on a machine runs trials of rewrites, in
+# code of torch's that others never touch, and with more room larger tiles are tried.
+_OTHERWISE = 5 << 19
 _AROUND, _UNASKED = 8 << 20, 6 << 20  # bytes for all else where figures are rough, and those that a run leaves room for
 MARGIN = 1.02  # what rounding to pages and small tensors add
 _LEAST_KEPT = 1  # bytes of kept values: none

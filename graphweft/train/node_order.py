@@ -55,11 +55,6 @@ class NodeOrder:
         """Share of the edges whose ends come near each other by it."""
         return max(self.near - self.near_before, 0.0)
 
-    @property
-    def nbytes(self) -> int:
-        """What it takes beside rows."""
-        return self.nodes.nbytes + self._place.nbytes + self.graph.csc.nbytes
-
     def rows(self, given: Rows) -> Rows:
         """Rows by node, in the order."""
         return gather_rows(given, self.nodes)  # type: ignore[return-value]
@@ -86,6 +81,17 @@ class NodeOrder:
         return made.copy_(rows) if is_dense(made) and is_dense(rows) else rows
 
 
+def order_bytes(graph: Graph, edge_ids: bool) -> int:
+    """What an order of the nodes of ``graph`` takes beside rows: both ways between the orders, and the graph in it.
+
+    Example:
+        >>> order_bytes(Graph([0, 1], [1, 2]), edge_ids=False)
+        88
+    """
+    ids, csc = torch.int64.itemsize * graph.num_nodes, graph.csc
+    return 2 * ids + csc.indptr.nbytes + csc.indices.nbytes * (2 if edge_ids else 1)
+
+
 def near_share(csc: Adjacency) -> float:
     """Share of the edges whose ends are within :data:`CELL` places, from some thousand destinations.
 
@@ -102,4 +108,4 @@ def near_share(csc: Adjacency) -> float:
     return int((apart.abs() < CELL).sum()) / taken.num_edges
 
 
-__all__ = ["NodeOrder", "near_share"]
+__all__ = ["NodeOrder", "near_share", "order_bytes"]

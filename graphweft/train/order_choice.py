@@ -21,11 +21,12 @@ from graphweft.dist.ranks import Ranks
 from graphweft.graph.adjacency import Adjacency
 from graphweft.partitioning.multilevel import NEIGHBOURS, WORTH_ORDERING
 from graphweft.runtime.machine import Machine
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import Features, SparseFeatures
 from graphweft.train.durations import duration
 from graphweft.train.epoch_steps import Steps
 from graphweft.train.full_batch import is_plain
-from graphweft.train.node_order import NodeOrder, near_share
+from graphweft.train.needs import Needs
+from graphweft.train.node_order import NodeOrder, near_share, order_bytes
 from graphweft.train.options import NODE_ORDERS, check_choice
 from graphweft.train.promise import Promise
 from graphweft.train.setup import Given
@@ -95,7 +96,9 @@ class OrderChoice:
 
     def __str__(self) -> str:
         """A line; empty where there is nothing to choose."""
-        return self._told or (_line(self._steps, self._asked, None) if self._is_open else "")
+        if self._told or not self._is_open:
+            return self._told
+        return _line(self._asked, price_of(self._steps) if self._asked == "auto" else None, None)
 
     def settle(self, epochs: int | None, promise: Promise) -> None:
         """Decides once, for so many epochs to come; None: no number is known, and the given order stays."""
@@ -103,7 +106,7 @@ class OrderChoice:
             return
         self._is_open = False
         if self._asked == "neighbours":
-            self._take(NodeOrder(self._steps.ds.graph, edge_ids=self._reads_edges), promise)
+            self._take(NodeOrder(self._steps.ds.graph, edge_ids=_reads_edges(self._steps)), promise)
         elif self._asked == "auto":
             self._weigh(epochs, promise)
 
@@ -115,7 +118,7 @@ class OrderChoice:
         if epochs is None or epochs < price.epochs:
             self._told = "" if epochs is None else price.told(epochs)
             return
-        order = NodeOrder(self._steps.ds.graph, edge_ids=self._reads_edges)
+        order = NodeOrder(self._steps.ds.graph, edge_ids=_reads_edges(self._steps))
         if order.gained < _LEAST_GAIN:
             told = f"neighbours together has {order.near:.0%} of the edges near, the given one {order.near_before:.0%}"
             self._told = f"order of nodes: as given; {told}"
@@ -131,15 +134,9 @@ class OrderChoice:
         )
         if promise.plan is not None and promise.plan.epoch_seconds is not None:
             taken = promise.plan.strategy
-            needs = (
-                None if taken.needs is None else replace(taken.needs, structure=taken.needs.structure + order.nbytes)
-            )
+            needs = None if taken.needs is None else _with_order(taken.needs, self._steps)
             taken = replace(taken, seconds=seconds_of_epoch(self._steps, Machine.here()), needs=needs)
             promise.plan = replace(promise.plan, strategy=taken, order=self._told)
-
-    @property
-    def _reads_edges(self) -> bool:
-        return self._steps.edge_data.inputs is not None
 
     def identity(self) -> dict[str, Any]:
         """What makes the numbers of a run, for checkpoints: the order, where it is not the given one."""
@@ -176,13 +173,39 @@ def obstacle_to(steps: Steps, ds: Dataset, task: str, mode: str, memory: Any, ra
     return next((name for name, is_so in reasons.items() if is_so), "")
 
 
-def order_told(given: Given, steps: Steps, memory: Any) -> str:
-    """The line of a plan for ``steps`` of what was ``given``; empty where there is nothing to choose."""
+def order_planned(given: Given, steps: Steps, memory: Any, needs: Needs | None) -> tuple[str, Needs | None]:
+    """What a plan for ``steps`` of what was ``given`` says of the order of the nodes, and ``needs`` with it.
+
+    The line is empty where there is nothing to choose.
+    """
     if told := _not_there(given.order, steps):
-        return told
+        return told, needs
     if given.order == "given" or obstacle_to(steps, given.ds, given.task, given.mode, memory, given.ranks):
-        return ""
-    return _line(steps, given.order, given.epochs)
+        return "", needs
+    price = price_of(steps) if given.order == "auto" else None
+    pays = price is not None and given.epochs is not None and given.epochs >= price.epochs
+    if needs is not None and (pays or given.order == "neighbours"):
+        needs = _with_order(needs, steps)
+    return _line(given.order, price, given.epochs), needs
+
+
+def _with_order(needs: Needs, steps: Steps) -> Needs:
+    """``needs`` of steps in another order: the graph and rows of features in it lie beside those that were given."""
+    rows = _row_bytes(steps.x) if steps.keeps_given else 0
+    return replace(
+        needs,
+        data=needs.data + rows,
+        structure=needs.structure + order_bytes(steps.ds.graph, _reads_edges(steps)),
+    )
+
+
+def _row_bytes(x: Features) -> int:
+    return x.values.nbytes + x.indices.nbytes if isinstance(x, SparseFeatures) else x.nbytes
+
+
+def _reads_edges(steps: Steps) -> bool:
+    """Whether values of edges are read by the numbers of edges."""
+    return steps.edge_data.inputs is not None
 
 
 def _not_there(asked: str, steps: Steps) -> str:
@@ -196,11 +219,10 @@ def _not_there(asked: str, steps: Steps) -> str:
     return f"order of nodes: as given; what another saves on {steps.device} is not known"
 
 
-def _line(steps: Steps, asked: str, epochs: int | None) -> str:
+def _line(asked: str, price: OrderPrice | None, epochs: int | None) -> str:
     """What is chosen, before it is looked for."""
     if asked != "auto":
         return "order of nodes: neighbours together" if asked == "neighbours" else ""
-    price = price_of(steps)
     return "" if price is None else price.told(epochs)
 
 
@@ -223,8 +245,8 @@ def price_of(steps: Steps) -> OrderPrice | None:
     saved = 0.0 if found is None else nearer * nearer_seconds(found[0])
     looked_at = int(csc.degrees().clamp(max=NEIGHBOURS).sum())
     looked_at *= 1 if graph.is_symmetric else 3
-    size = x.values.nbytes if isinstance(x, SparseFeatures) else x.nbytes
-    return OrderPrice(saved, _FIND * looked_at + _MOVE * graph.num_edges + _COPY * size) if saved > 0 else None
+    found_in = _FIND * looked_at + _MOVE * graph.num_edges + _COPY * _row_bytes(x)
+    return OrderPrice(saved, found_in) if saved > 0 else None
 
 
 def has_communities(csc: Adjacency) -> bool:

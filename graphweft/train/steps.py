@@ -47,7 +47,7 @@ from graphweft.train.needs_by_running import recording_bytes
 from graphweft.train.needs_by_sizes import sized_needs
 from graphweft.train.option_table import check_drawn, check_given
 from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, check_fanouts
-from graphweft.train.order_choice import order_told
+from graphweft.train.order_choice import order_planned
 from graphweft.train.plan import Plan, Strategy, choose
 from graphweft.train.promise import Promise
 from graphweft.train.ranked_full import RankedFullBatch
@@ -190,7 +190,9 @@ def planned(
     batch = made.pop(plan.mode)
     made.clear()
     POOL.trim()
-    return replace(plan, schedule=batch.where(), order=order_told(given, batch, budget)), batch
+    told, needs = order_planned(given, batch, budget, plan.strategy.needs)
+    plan = replace(plan, strategy=replace(plan.strategy, needs=needs))
+    return replace(plan, schedule=batch.where(), order=told), batch
 
 
 def _priced(mode: str, given: Given, room: RunBudget, machine: Machine, made: dict[str, Steps]) -> Strategy:

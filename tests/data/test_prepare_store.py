@@ -18,8 +18,9 @@ import torch
 from fuzz.stores import kept_pages
 
 import graphweft as gw
+from graphweft._memory import POOL
 from graphweft.data.graph_files import edge_source
-from graphweft.data.store_build import build_bytes
+from graphweft.data.store_build import Build, build_bytes
 from graphweft.data.stored import read_store
 
 
@@ -552,3 +553,27 @@ def test_parts_are_found_in_memory_where_the_program_has_room_too(budget: int, e
     method, peak, _ = done.stdout.split()
     assert method == expected
     assert int(peak) <= budget
+
+
+@pytest.mark.parametrize("memory", [None, "64MB"])
+def test_what_a_partitioner_freed_does_not_lie_beside_the_rows(
+    memory: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a budget the system has it back before rows are copied; without one the pool keeps it."""
+    nodes, edges, free = 2000, 40_000, list[int]()
+
+    class Watched(Build):
+        def run(self, method: str) -> Any:
+            assert method == "multilevel"  # whose graph was in memory
+            stats = POOL.stats()
+            free.append(stats.mapped - stats.lent)
+            return super().run(method)
+
+    monkeypatch.setattr("graphweft.data.prepare_store.Build", Watched)
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "edges.npy", rng.integers(0, nodes, (2, edges)))
+    np.save(tmp_path / "x.npy", rng.random((nodes, 8), np.float32))
+    np.save(tmp_path / "y.npy", rng.integers(0, 5, nodes))
+    files = gw.macro.GraphFiles(*(tmp_path / f"{name}.npy" for name in ("edges", "x", "y")))
+    _prepared(files, tmp_path / "s", memory=memory, method="auto")
+    assert [count > 0 for count in free] == [memory is None]

@@ -65,6 +65,15 @@ def test_an_evaluation_takes_what_steps_have_left_free() -> None:
     assert taken_by_epochs(epoch, 0, 0, kept, epochs=2).most == 12 * MB
 
 
+def test_gradients_part_what_an_evaluation_could_take_unless_they_go_before() -> None:
+    """They lie in the midst of the memory of a step, and what is left on both sides is too small."""
+    step = 6 * MB
+    noted = ((1, step), (2, MB), (3, step), (1, 0), (3, 0))  # the second one stays
+    epoch, evaluation = [Prepared((), (), Run(noted=noted))] * 2, Run(beside=(12 * MB,))
+    most = [taken_by_epochs(epoch, 0, 0, evaluation, 2, lets_go).most for lets_go in (True, False)]
+    assert most[0] == 14 * MB and most[1] >= 24 * MB
+
+
 def test_blocks_that_a_lean_heap_gives_back_are_mapped_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     epoch = [batch(2, 0, 2, by_torch=3)] * 4
     assert taken_by_epochs(epoch, 0, 0, epochs=2) == Taken(7 * MB, 0, 0)

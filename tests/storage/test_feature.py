@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from graphweft._errors import DtypeError, GraphError, IndexRangeError, ShapeError
+from graphweft._memory import POOL, Pool
 from graphweft.storage.feature import SparseFeatures, sparsity
 
 SHAPES = [(0, 0), (0, 5), (5, 0), (1, 1), (7, 3), (300, 90), (70_000, 4), (3, 20_000)]
@@ -68,6 +69,15 @@ def test_sparsity_at_the_edges() -> None:
         sparsity(torch.ones(3))
     with pytest.raises(DtypeError, match="expected a dense matrix"):
         sparsity(torch.eye(2).to_sparse())
+
+
+def test_zeros_of_many_rows_are_counted_without_memory_of_the_pool() -> None:
+    """It is done before a budget is in force, which the page of a count for every row would exceed."""
+    x, pool = torch.ones(20_001, 4), Pool()
+    x[5_000:, 1:] = 0.0
+    with POOL.within(pool):
+        assert sparsity(x) == pytest.approx(3 * 15_001 / x.numel(), abs=1e-15)
+    assert pool.stats().maps == 0
 
 
 @pytest.mark.parametrize("shape", SHAPES)

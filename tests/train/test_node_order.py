@@ -20,8 +20,12 @@ from graphweft.nn import GAT, GCN, GIN, SAGE
 from graphweft.partitioning import multilevel
 from graphweft.train import order_choice
 from graphweft.train.full_batch import FullBatch
-from graphweft.train.order_choice import has_communities, price_of
+from graphweft.train.needs import Needs
+from graphweft.train.node_order import order_bytes
+from graphweft.train.order_choice import has_communities, order_planned, price_of
 from graphweft.train.ranked_full import RankedFullBatch
+from graphweft.train.setup import Given
+from graphweft.train.steps import USUALLY_DRAWN
 
 GROUPS, SIZE = 12, 25
 NODES = GROUPS * SIZE
@@ -236,6 +240,8 @@ def test_the_order_is_taken_where_its_epochs_pay(monkeypatch: pytest.MonkeyPatch
     line = f"another pays from {price.epochs:,} epochs on"
     trainers = [gw.Trainer(GCN(6, 8, 3), ds) for _ in range(4)]
     assert line in trainers[0].node_order and line in gw.plan(model, ds, mode="full").order
+    known = gw.plan(model, ds, mode="full", epochs=price.epochs)
+    assert f"neighbours, for {price.epochs:,} epochs" in known.order
     trainers[0].fit(price.epochs)
     assert taken(trainers[0]) is not None and "neighbours together" in gw.explain(trainers[0])
     monkeypatch.setattr(order_choice, "_FIND", 1.0)
@@ -246,6 +252,23 @@ def test_the_order_is_taken_where_its_epochs_pay(monkeypatch: pytest.MonkeyPatch
     trainers[3].fit(2)  # looked for, and not found worth it
     assert all(taken(trainer) is None for trainer in trainers[1:])
     assert "as given" in trainers[1].node_order and "as given" in trainers[3].node_order
+
+
+@pytest.mark.parametrize("edges", [False, True])
+def test_a_plan_counts_what_another_order_takes(edges: bool) -> None:
+    """The graph and rows in it lie beside those that were given, and places of both orders."""
+    ds = grouped(edges=edges)
+    model = GCN(6, 8, 3)
+    trainer = gw.Trainer(model, ds, order="neighbours")
+    trainer.prepare()
+    order, batch = taken(trainer), trainer._batch
+    assert isinstance(batch, FullBatch) and isinstance(batch.x, Tensor) and batch.x is not ds.x
+    graph = order.graph.csc
+    assert order_bytes(ds.graph, edge_ids=edges) == order.nodes.nbytes + order._place.nbytes + graph.nbytes
+    given = Given(model, ds, batch.optimizer, None, batch.edge_data, "nodes", "full", Ranks(), USUALLY_DRAWN)
+    _, needs = order_planned(given._replace(order="neighbours"), batch, None, Needs(data=1, structure=2))
+    assert needs == Needs(data=1 + batch.x.nbytes, structure=2 + order_bytes(ds.graph, edge_ids=edges))
+    assert order_planned(given._replace(order="given"), batch, None, Needs())[1] == Needs()
 
 
 def test_communities_are_told_from_random_graphs() -> None:

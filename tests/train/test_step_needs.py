@@ -71,3 +71,24 @@ def test_sparse_features_are_turned_around_in_memory_that_a_step_has_freed() -> 
     step_alone, both = Run(step, sizes), Run(step, sizes, turned=turned)
     assert taken_bytes(step_alone) <= taken_bytes(both) < taken_bytes(step_alone) + sum(turned)
     assert taken_bytes(both, both) < taken_bytes(both) + sum(turned)
+
+
+def test_what_a_batch_holds_is_told_in_one_order() -> None:
+    """Of plans of one program; a plan that is made anew, as by another process, names the same bytes as least."""
+    ds = gw.synthetic("arxiv", scale=0.02, seed=0)
+    found = []
+    for _ in range(3):
+        model = gw.nn.GAT(ds.num_features, 16, ds.num_classes, num_layers=2, dropout=0.5)
+        known = gw.Trainer(model, ds, mode="mini", fanouts=(4, 4), batch_size=64).staged_plan()
+        assert known is not None
+        found.append(known[0].prepared_bytes(known[1]))
+    assert len(set(found[0][0])) > 4 and found == found[:1] * 3
+
+
+@pytest.mark.parametrize("memory", [None, "1GB"])
+def test_an_evaluation_within_a_budget_has_no_gradients_of_batches_beside_it(memory: str | None) -> None:
+    ds = gw.synthetic("arxiv", scale=0.02, seed=0)
+    model = gw.nn.SAGE(ds.num_features, 16, ds.num_classes, num_layers=2)
+    trainer = gw.Trainer(model, ds, mode="mini", fanouts=(4, 4), batch_size=64, memory=memory)
+    trainer.fit(1)
+    assert all((parameter.grad is None) == (memory is not None) for parameter in model.parameters())
