@@ -84,7 +84,8 @@ def sparsity(x: Any) -> float:
     if isinstance(x, SparseFeatures | Int8Features):
         return x.sparsity
     matrix = _matrix("sparsity", x)
-    nonzero = sum(int(_row_counts(rows).sum()) for rows in matrix.split(_COUNTED))
+    starts = range(0, matrix.shape[0], _COUNTED)
+    nonzero = sum(int(_row_counts(matrix[first : first + _COUNTED]).sum()) for first in starts)
     return _zero_share(nonzero, *matrix.shape)
 
 
