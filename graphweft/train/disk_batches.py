@@ -36,7 +36,6 @@ from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.setup import Setup
-from graphweft.train.stored_inference import StoredInference
 from graphweft.train.stored_needs import check_rows, predicted_bytes
 
 EVALUATION = 8  # one in so many bytes of the budget is for evaluation
@@ -88,7 +87,6 @@ class DiskBatches(FromDisk):
         if memory is not None and not ds.mapped:
             check_rows(model, ds, fitting_fanouts(model, drawn.fanouts), drawn.batch_size, budget)
         self._disk = tables_of(ds, budget, evaluation_bytes, ds.mapped)
-        self._scratch = setup.scratch
         self.inference = PartInference(model, ds.store, evaluation_bytes, 1, setup.scratch)
         super().__init__(setup)
 
@@ -147,6 +145,7 @@ class DiskBatches(FromDisk):
                 "edge_data='ignore'"
             )
         super().use(edge_data.with_weight(self.ds.edge_weight))
+        self.inference.weighted = self.edge_data.weight is not None
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss, from all in-edges where the model is a stack of layers."""
@@ -174,21 +173,11 @@ class DiskBatches(FromDisk):
         return self._outputs(torch.arange(self.ds.num_nodes))
 
     def _outputs(self, nodes: Tensor) -> Tensor:
-        """Outputs of some nodes; those of a graph with weights by the structure in memory."""
-        if self.in_memory:
-            assert isinstance(self.model, Stack)  # as was checked
-            place = (self.ds.graph, self.ds.store, self.ds.row_ids, self.inference.tiles, self._scratch)
-            whole = StoredInference(self.model, *place)
-            return whole.outputs(self.edge_data.inputs)[nodes]
+        """Outputs of some nodes."""
         ids = self.ds.row_ids[nodes]
         order = torch.argsort(ids)
         found = self.inference.outputs(ids[order].numpy())
         return torch.empty_like(found).index_copy_(0, order, found)
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether evaluation reads the structure in memory, as that of edges with weights does."""
-        return self.edge_data.inputs is not None
 
 
 def check_typed_model(model: nn.Module, store: Store) -> None:
