@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -151,18 +152,20 @@ class DiskBatches(FromDisk):
         """Score of every split and the validation loss, from all in-edges where the model is a stack of layers."""
         self.let_gradients_go()
         with trimmed(self.budget):
-            kept = self._labelled()
-            rows = {part: torch.searchsorted(kept, nodes) for part, nodes in self.rows.items()}
-            outputs = self._outputs(kept)
-        return evaluation(self.target, outputs, self.ds.y[kept], rows, self.metrics)
+            ids, outputs = self._scored(), self.outputs()
+        rows = {part: torch.searchsorted(ids, self.ds.row_ids[nodes]) for part, nodes in self.rows.items()}
+        y = self.ds.y.new_empty((len(ids), *self.ds.y.shape[1:]))
+        for part, nodes in self.rows.items():
+            y[rows[part]] = self.ds.y[nodes]
+        return evaluation(self.target, outputs, y, rows, self.metrics)
 
     def outputs(self) -> Tensor:
-        """Outputs of the nodes of the splits, ascending."""
-        return self._outputs(self._labelled())
+        """Outputs of the nodes of the splits, by their number in the store."""
+        return self.inference.outputs(self._scored().numpy())
 
-    def _labelled(self) -> Tensor:
-        """The nodes of the splits, ascending."""
-        found: Tensor = torch.unique(torch.cat(list(self.rows.values())), sorted=True)
+    def _scored(self) -> Tensor:
+        """Ids in the store of the nodes of the splits, ascending."""
+        found: Tensor = torch.unique(self.ds.row_ids[torch.cat(list(self.rows.values()))], sorted=True)
         return found
 
     def logits(self) -> Tensor:
@@ -170,14 +173,8 @@ class DiskBatches(FromDisk):
         self.let_gradients_go()
         if self.budget is not None:
             self.budget.check_room(predicted_bytes(self.ds))
-        return self._outputs(torch.arange(self.ds.num_nodes))
-
-    def _outputs(self, nodes: Tensor) -> Tensor:
-        """Outputs of some nodes."""
-        ids = self.ds.row_ids[nodes]
-        order = torch.argsort(ids)
-        found = self.inference.outputs(ids[order].numpy())
-        return torch.empty_like(found).index_copy_(0, order, found)
+        found = self.inference.outputs(np.arange(self.ds.num_nodes))
+        return found[self.ds.row_ids]
 
 
 def check_typed_model(model: nn.Module, store: Store) -> None:

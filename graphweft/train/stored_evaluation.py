@@ -182,15 +182,17 @@ def _tried_with(steps: Any, tile: int, kept: int) -> TriedTile:
 
 
 def _outputs(steps: Any) -> tuple[int, int]:
-    """Outputs of the splits with ids and their order, degrees and numbers of nodes; and copies of those of one split.
+    """Outputs of the splits with ids and their order, degrees and numbers of nodes; and what scoring one split takes.
 
-    The copies are made when no tile is left.
+    It is scored when no tile is left; further metrics are given copies of its outputs.
     """
     counted: tuple[int, int] | None = getattr(steps, "counted", None)
     if counted is not None:
         return counted
     counts = [len(ids) for ids in steps.rows.values()]
-    return outputs_bytes(counts, steps.ds), 2 * _REAL * max(steps.ds.num_classes, 1) * max(counts)
+    columns = max(steps.ds.num_classes, 1)
+    copies = 2 * _REAL * columns if steps.metrics else 0
+    return outputs_bytes(counts, steps.ds), (steps.target.scored_row(columns) + copies) * max(counts)
 
 
 def outputs_bytes(counts: Sequence[int], ds: StoredDataset) -> int:

@@ -74,7 +74,10 @@ def least_beside(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], ba
     """Bytes of a run beside its groups of ``count`` parts, from sizes alone."""
     counts = [ids.numel() for ids in (ds.train_idx, ds.val_idx, ds.test_idx)]
     held = outputs_bytes(counts, ds) if isinstance(model, Stack) else 0
-    return _residents(ds) + _beside(model, ds.store, fanouts, batch_size, count, held)
+    # the next group is read once a batch of this one is done, where it has no other
+    of = np.searchsorted(ds.store.bounds, ds.row_ids[torch.unique(ds.train_idx)].numpy(), "right") - 1
+    apart = int(np.sort(np.bincount(of, minlength=len(ds.store)))[-count:].sum()) <= batch_size
+    return _residents(ds) + _beside(model, ds.store, fanouts, batch_size, count, held, apart)
 
 
 def least_beside_links(model: Stack, store: Store, fanouts: Sequence[int], batch_size: int, count: int) -> int:
@@ -98,8 +101,13 @@ def link_outputs(model: Stack, store: Store, whole: bool = False, split: Any = N
     return rows + (2 * _ID + _REAL) * store.num_nodes, rows + max(rows, pairs)
 
 
-def _beside(model: nn.Module, store: Store, fanouts: Sequence[int], seeds: int, count: int, held: int) -> int:
-    """What a step or an evaluation takes that holds so many bytes, with programs and the model."""
+def _beside(
+    model: nn.Module, store: Store, fanouts: Sequence[int], seeds: int, count: int, held: int, apart: bool = False
+) -> int:
+    """What a step or an evaluation takes that holds so many bytes, with programs and the model.
+
+    ``apart``: no group is read while a batch is trained on, which takes what reading has given back.
+    """
     order = np.argsort(-part_bytes(store), kind="stable")[:count]
     nodes = int(np.diff(store.bounds)[order].sum())
     edges = int(store.edge_counts[order].sum())
@@ -111,11 +119,12 @@ def _beside(model: nn.Module, store: Store, fanouts: Sequence[int], seeds: int, 
     batch = int(_SHARED * (found.step + found.rows * _REAL * width))
     # an evaluation takes what groups have given back
     groups = group_bytes(store, count, 0)
+    batch -= groups - int(part_bytes(store, 0)[order].sum()) if apart else 0
     return (
         _COPIES * weights
         + _programs_told(model)
         + _UNASKED
-        + max(batch, _EVALUATES + structure_of_part(store) + held - groups)
+        + max(batch, 0, _EVALUATES + structure_of_part(store) + held - groups)
     )
 
 
