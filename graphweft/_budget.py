@@ -22,7 +22,9 @@ _STATM = Path("/proc/self/statm")
 # Bytes that nobody asks for may take before the next look, as a share of the limit, and what that is at least and at
 # most: the kernels' and torch's own of a large run are more. Free memory is given back before.
 _BETWEEN, _LEAST_BETWEEN, _MOST_BETWEEN = 16, 4 << 20, 16 << 20
-_LARGE = 8 << 20  # bytes of a mapping beyond what was predicted: free memory goes before, whose gaps it does not fit
+# bytes of a mapping beyond what was predicted, and their share of that: free memory goes before, whose gaps it does not
+# fit
+_LARGE, _LARGE_SHARE = 8 << 20, 16
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
@@ -86,8 +88,9 @@ class _Noted:
 class Highest:
     """The most own bytes of this process from now on, as the system notes it: short peaks are seen, too.
 
-    The system counts pages of files in. Those are taken for the more of what they are now and at the beginning, so
-    that files which are closed in between, as by the collector of garbage, are not taken for memory of the run.
+    The system counts pages of files in. Those are taken for the more of what they are at a look and at the last time
+    when the system was told to forget, so that files which are closed in between, as by the collector of garbage, are
+    not taken for memory of the run, and few of those that are opened later hide some of it.
     """
 
     def __init__(self) -> None:
@@ -99,10 +102,19 @@ class Highest:
             _Noted.watching.add(self)
         except OSError:  # not Linux, or not allowed
             pass
+        for one in _Noted.watching:
+            one._files = _file_bytes()
 
     def _look(self) -> None:
         if self in _Noted.watching:
-            self._most = max(self._most, _noted())
+            files = max(self._files, _file_bytes())
+            self._most = max(self._most, _noted() - files - _Uncounted.nbytes)
+
+    @staticmethod
+    def seen(nbytes: int) -> None:
+        """All who look on know of so many own bytes: how many of what the system notes are files is a guess."""
+        for one in list(_Noted.watching):
+            one._most = max(one._most, nbytes)
 
     @property
     def nbytes(self) -> int:
@@ -110,8 +122,7 @@ class Highest:
         self._look()
         if not self._most:
             return 0
-        files = max(self._files, _file_bytes())
-        return max(own_bytes(), self._most - files - _Uncounted.nbytes)
+        return max(own_bytes(), self._most)
 
 
 @dataclass
@@ -146,7 +157,7 @@ class Budget:
         reserve = 0 if self.reserve is None else self.reserve()
         between = min(max(self.limit // _BETWEEN, _LEAST_BETWEEN), _MOST_BETWEEN)
         used = self.used() + more
-        is_expected = more < _LARGE or not self.expected or used <= self.expected
+        is_expected = more < min(_LARGE, self.expected // _LARGE_SHARE) or not self.expected or used <= self.expected
         if is_expected and used + max(reserve, between) <= self.limit:
             return
         release()

@@ -260,7 +260,8 @@ class Block(Graph):
             looped = csc.with_last(torch.arange(csc.num_rows, device=csc.far.indptr.device))
         else:
             looped = _with_last(csc, torch.arange(csc.num_rows, dtype=csc.indices.dtype))
-        return Graph.from_adjacency(looped, bipartite=True)
+        made = Graph.from_adjacency(looped, bipartite=True)
+        return made.as_drawn() if self.is_drawn else made  # else what is computed from it would be kept
 
     def __repr__(self) -> str:
         return f"Block(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges})"

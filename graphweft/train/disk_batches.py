@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -36,7 +37,6 @@ from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.setup import Setup
-from graphweft.train.stored_inference import StoredInference
 from graphweft.train.stored_needs import check_rows, predicted_bytes
 
 EVALUATION = 8  # one in so many bytes of the budget is for evaluation
@@ -88,7 +88,6 @@ class DiskBatches(FromDisk):
         if memory is not None and not ds.mapped:
             check_rows(model, ds, fitting_fanouts(model, drawn.fanouts), drawn.batch_size, budget)
         self._disk = tables_of(ds, budget, evaluation_bytes, ds.mapped)
-        self._scratch = setup.scratch
         self.inference = PartInference(model, ds.store, evaluation_bytes, 1, setup.scratch)
         super().__init__(setup)
 
@@ -147,23 +146,26 @@ class DiskBatches(FromDisk):
                 "edge_data='ignore'"
             )
         super().use(edge_data.with_weight(self.ds.edge_weight))
+        self.inference.weighted = self.edge_data.weight is not None
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss, from all in-edges where the model is a stack of layers."""
         self.let_gradients_go()
         with trimmed(self.budget):
-            kept = self._labelled()
-            rows = {part: torch.searchsorted(kept, nodes) for part, nodes in self.rows.items()}
-            outputs = self._outputs(kept)
-        return evaluation(self.target, outputs, self.ds.y[kept], rows, self.metrics)
+            ids, outputs = self._scored(), self.outputs()
+        rows = {part: torch.searchsorted(ids, self.ds.row_ids[nodes]) for part, nodes in self.rows.items()}
+        y = self.ds.y.new_empty((len(ids), *self.ds.y.shape[1:]))
+        for part, nodes in self.rows.items():
+            y[rows[part]] = self.ds.y[nodes]
+        return evaluation(self.target, outputs, y, rows, self.metrics)
 
     def outputs(self) -> Tensor:
-        """Outputs of the nodes of the splits, ascending."""
-        return self._outputs(self._labelled())
+        """Outputs of the nodes of the splits, by their number in the store."""
+        return self.inference.outputs(self._scored().numpy())
 
-    def _labelled(self) -> Tensor:
-        """The nodes of the splits, ascending."""
-        found: Tensor = torch.unique(torch.cat(list(self.rows.values())), sorted=True)
+    def _scored(self) -> Tensor:
+        """Ids in the store of the nodes of the splits, ascending."""
+        found: Tensor = torch.unique(self.ds.row_ids[torch.cat(list(self.rows.values()))], sorted=True)
         return found
 
     def logits(self) -> Tensor:
@@ -171,24 +173,8 @@ class DiskBatches(FromDisk):
         self.let_gradients_go()
         if self.budget is not None:
             self.budget.check_room(predicted_bytes(self.ds))
-        return self._outputs(torch.arange(self.ds.num_nodes))
-
-    def _outputs(self, nodes: Tensor) -> Tensor:
-        """Outputs of some nodes; those of a graph with weights by the structure in memory."""
-        if self.in_memory:
-            assert isinstance(self.model, Stack)  # as was checked
-            place = (self.ds.graph, self.ds.store, self.ds.row_ids, self.inference.tiles, self._scratch)
-            whole = StoredInference(self.model, *place)
-            return whole.outputs(self.edge_data.inputs)[nodes]
-        ids = self.ds.row_ids[nodes]
-        order = torch.argsort(ids)
-        found = self.inference.outputs(ids[order].numpy())
-        return torch.empty_like(found).index_copy_(0, order, found)
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether evaluation reads the structure in memory, as that of edges with weights does."""
-        return self.edge_data.inputs is not None
+        found = self.inference.outputs(np.arange(self.ds.num_nodes))
+        return found[self.ds.row_ids]
 
 
 def check_typed_model(model: nn.Module, store: Store) -> None:

@@ -7,9 +7,9 @@ negatives, draws and updates are those of :class:`LinkTask`; rows of features co
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from graphweft._memory import POOL
@@ -17,6 +17,7 @@ from graphweft.data.dataset import Dataset
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.loader.disk import DiskTables, tables_of
 from graphweft.loader.disk_link import DiskLinkLoader
+from graphweft.loader.held_parts import HeldParts
 from graphweft.loader.link import LinkLoader
 from graphweft.nn.stack import Stack
 from graphweft.storage.feature import Features
@@ -25,11 +26,10 @@ from graphweft.train.disk_batches import EVALUATION, check_mapped
 from graphweft.train.disk_counts import FromDisk
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.link_task import LinkTask, check_link, check_stored_links
+from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.setup import Setup
-from graphweft.train.stored_inference import StoredInference
 from graphweft.train.stored_needs import SPLITTING, check_link_rows, link_outputs
-from graphweft.train.tiles import Tiles
 
 
 class DiskLinkTask(LinkTask, FromDisk):
@@ -39,13 +39,10 @@ class DiskLinkTask(LinkTask, FromDisk):
         setup: With a store as ``ds``.
 
     Attributes:
-        inference: Its ``tiles`` say how much of an evaluation is in memory at once.
-        in_memory: Evaluation reads the structure in memory.
+        inference: What evaluates.
 
     Raises: ConfigError for a typed store, a model that is no stack of layers; MemoryBudgetError for too little memory.
     """
-
-    in_memory = True
 
     def __init__(self, setup: Setup) -> None:
         model, ds = setup.model, setup.ds
@@ -57,11 +54,15 @@ class DiskLinkTask(LinkTask, FromDisk):
         budget, drawn = memory_bytes(setup.memory), setup.drawn
         if setup.memory is not None:
             check_link_rows(model, ds, fitting_fanouts(model, drawn.fanouts), drawn.batch_size, budget)
-        self._scratch = setup.scratch
-        self.inference = SimpleNamespace(tiles=Tiles.share_of(budget // EVALUATION), remembered=0)
+        self._place = ds.row_ids
         more = budget // EVALUATION + SPLITTING * ds.store.num_edges
         self._disk = tables_of(ds, budget, more, ds.mapped)
         super().__init__(setup)
+        self.inference = PartInference(model, self._parts(None), budget // EVALUATION, 1, setup.scratch)
+
+    def _parts(self, weight: Tensor | None) -> HeldParts:
+        """The parts of the store with the training graph, and the weights of its edges."""
+        return HeldParts(self.store, self.split.graph, self._place, weight)
 
     def _training(self, ds: Dataset, x: Features) -> tuple[Dataset, Any]:
         """The store, and tables over the training graph."""
@@ -96,6 +97,8 @@ class DiskLinkTask(LinkTask, FromDisk):
     def use(self, edge_data: EdgeData) -> None:
         """As for links in memory; weights of edges were read with the structure."""
         super().use(edge_data.with_weight(self.ds.edge_weight))
+        weight = self.edge_data.weight
+        self.inference.source, self.inference.weighted = self._parts(weight), weight is not None
 
     def outputs(self) -> Tensor:
         """As :meth:`logits`: pairs of all nodes are scored."""
@@ -103,9 +106,7 @@ class DiskLinkTask(LinkTask, FromDisk):
 
     def logits(self) -> Tensor:
         """The embeddings, (N, C), from all neighbours in the training graph."""
-        assert isinstance(self.model, Stack) and isinstance(self.ds, StoredGraph)  # as was checked
-        place = (self.split.graph, self.ds.store, self.ds.row_ids, self.inference.tiles, self._scratch)
-        found = StoredInference(self.model, *place).outputs(self.edge_data.inputs)
+        found = self.inference.outputs(np.arange(self.ds.num_nodes))[self._place]
         if self.budget is not None:  # what tiles took would lie beside the pairs that are scored
             POOL.trim()
         return found

@@ -79,7 +79,6 @@ class OnGroups(MiniBatch):
     _source: PartSource
     group: int
     is_asked: bool
-    in_memory = False
 
     @property
     def x(self) -> Features:
@@ -131,7 +130,6 @@ class Grouped(OnGroups):
     Attributes:
         group: Parts of a group.
         is_asked: Whether these are as many as the user said.
-        in_memory: Whether evaluation reads the structure in memory.
         neighbours: What each part brings into its groups, or None.
         ways: Those to make groups that neighbours were chosen from; none where they were not chosen.
         inference: What evaluates.
@@ -333,7 +331,7 @@ class Grouped(OnGroups):
     def outputs(self) -> Tensor:
         """Outputs of the nodes of the splits, by their number in the source of parts."""
         ids, _ = torch.sort(self._row_ids)
-        return self.inference.outputs(ids.numpy(), self._is_weighted)
+        return self.inference.outputs(ids.numpy())
 
     def logits(self) -> Tensor:
         """Outputs of all nodes in the order of the source, shape (N, C)."""
@@ -341,7 +339,7 @@ class Grouped(OnGroups):
         self.let_gradients_go()
         if self.budget is not None and isinstance(self.ds, StoredDataset):
             self.budget.check_room(predicted_bytes(self.ds))
-        outputs = self.inference.outputs(np.arange(self._source.bounds[-1]), self._is_weighted)
+        outputs = self.inference.outputs(np.arange(self._source.bounds[-1]))
         order = self._plain.order if isinstance(self._plain, MemoryParts) else None
         if order is None:
             assert isinstance(self.ds, StoredDataset)  # the other source of parts
@@ -373,10 +371,6 @@ class Grouped(OnGroups):
         self._labels = y[: batch.batch_size]
         return super()._train_on(batch)
 
-    @property
-    def _is_weighted(self) -> bool:
-        return self.edge_data.inputs is not None
-
     def use(self, edge_data: EdgeData) -> None:
         """Groups of a store have the weights of their edges. Raises: ConfigError for a model that is none of gw.nn."""
         if edge_data.inputs is not None and not edge_data.compiled:
@@ -385,9 +379,10 @@ class Grouped(OnGroups):
         if edge_data.inputs is not None and self._joint is not None:
             raise ConfigError("macro: first=whole cannot be combined with edge_weight; use edge_data='ignore'")
         super().use(edge_data)
+        self.inference.weighted = edge_data.inputs is not None
 
     def _on_batch(self, batch: Batch) -> Tensor:
-        if not self._is_weighted:
+        if self.edge_data.inputs is None:
             return super()._on_batch(batch)
         group = batch.data
         if self._inputs[0] is not group:

@@ -93,12 +93,11 @@ class GroupedLinks(OnGroups, LinkTask):
 
     def evaluated_as(self) -> Any:
         """All nodes have embeddings, whatever the splits of nodes are."""
-        ids = torch.arange(self.store.num_nodes)
-        ds = SimpleNamespace(store=self.store, num_nodes=self.store.num_nodes, row_ids=ids)
+        ds = SimpleNamespace(store=self.store)
         assert isinstance(self.model, Stack)  # as was checked
         held, scoring = link_outputs(self.model, self.store, split=self.split)
-        given = {"model": self.model, "inference": self.inference, "in_memory": False, "outputs": self.logits}
-        return SimpleNamespace(ds=ds, rows={"all": ids}, counted=(held, scoring - held), **given)
+        given = {"model": self.model, "inference": self.inference, "outputs": self.logits}
+        return SimpleNamespace(ds=ds, counted=(held, scoring - held), **given)
 
     def use(self, edge_data: Any) -> None:
         """Raises: ConfigError for values of edges."""

@@ -8,9 +8,11 @@ same for one neighbour that has their sum, mean or maximum as its row.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from graphweft._distinct import Ids
@@ -22,8 +24,10 @@ from graphweft.nn.gin import GINConv
 from graphweft.nn.sage import SAGEConv
 
 
-def is_reducible(layer: nn.Module) -> bool:
-    """Whether neighbours of a layer can be put together before it runs."""
+def is_reducible(layer: nn.Module, weighted: bool = False) -> bool:
+    """Whether neighbours of a layer can be put together before it runs; ``weighted``: each times its edge's weight."""
+    if weighted and getattr(layer, "reduce", None) == "max":
+        return False
     if type(layer) is GCNConv:  # as published, or a mean: others read degrees in another way
         return layer.add_self_loops and not layer.improved and layer.reduce != "max"
     if type(layer) is SAGEConv:  # whose rows, where they are projected or go through an LSTM, are no plain sum
@@ -31,8 +35,26 @@ def is_reducible(layer: nn.Module) -> bool:
     return type(layer) is GINConv
 
 
+class HubWeights(NamedTuple):
+    """Weights of edges.
+
+    Attributes:
+        edges: float32 (n,) of a node's in-edges.
+        degrees: float32 (N,) of all in-edges of each node, with that of its own row.
+    """
+
+    edges: NDArray[np.float32]
+    degrees: Tensor
+
+
 def joined(
-    layer: nn.Module, own: int, sources: Ids, rows: Callable[[Ids], Tensor], degrees: Tensor, most: int
+    layer: nn.Module,
+    own: int,
+    sources: Ids,
+    rows: Callable[[Ids], Tensor],
+    degrees: Tensor,
+    most: int,
+    weights: HubWeights | None = None,
 ) -> tuple[Block, Tensor]:
     """A block of one node and one neighbour in the place of all, and the rows of both, (2, F).
 
@@ -43,13 +65,16 @@ def joined(
         rows: float32 (n, F) rows of ascending ids.
         degrees: float32 (N,) edges into each node, self-loops left out.
         most: Rows at a time.
+        weights: What each row is multiplied by, or None.
 
     Example:
         >>> x = torch.tensor([[1.0], [2.0], [6.0]])
         >>> joined(SAGEConv(1, 1), 0, np.array([1, 2]), lambda ids: x[ids], torch.tensor([2.0, 0, 0]), 1)[1].tolist()
         [[1.0], [4.0]]
     """
+    of_edges = None if weights is None else weights.edges
     if isinstance(layer, GCNConv):  # which has a term of its own for the node
+        of_edges = None if of_edges is None else of_edges[sources != own]
         sources = sources[sources != own]
     kind = joined_kind(layer)
     total: Tensor | None = None
@@ -57,7 +82,11 @@ def joined(
         ids = sources[first : first + most]
         piece = rows(ids).double()
         if scales_sources(layer):
-            piece *= (degrees[torch.from_numpy(ids)].double() + 1).rsqrt().unsqueeze(1)
+            at = torch.from_numpy(ids)
+            scale = degrees[at].double() + 1 if weights is None else weights.degrees[at].double()
+            piece *= torch.where(scale == 0, 0.0, scale.rsqrt()).unsqueeze(1)
+        if of_edges is not None:
+            piece *= torch.from_numpy(of_edges[first : first + most]).double().unsqueeze(1)
         found = piece.amax(0) if kind == "max" else piece.sum(0)
         total = found if total is None else torch.maximum(total, found) if kind == "max" else total + found
     mine = rows(np.array([own]))

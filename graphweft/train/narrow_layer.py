@@ -12,6 +12,7 @@ from torch import Tensor
 
 from graphweft import _config
 from graphweft.graph.block import Block
+from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.gcn import GCNConv
 from graphweft.nn.sage import SAGEConv
 from graphweft.nn.stack import Stack
@@ -39,7 +40,9 @@ def narrowing(model: Stack, index: int) -> Tensor | None:
     return weight.detach() if weight.shape[1] < weight.shape[0] else None
 
 
-def run_narrow(model: Stack, index: int, block: Block, rows: Tensor, own: int, weight: Tensor) -> Tensor:
+def run_narrow(
+    model: Stack, index: int, block: Block, rows: Tensor, own: int, weight: Tensor, edges: EdgeInputs | None = None
+) -> Tensor:
     """Rows of a layer, and of what follows it, for the destinations of a block.
 
     Args:
@@ -49,6 +52,7 @@ def run_narrow(model: Stack, index: int, block: Block, rows: Tensor, own: int, w
         rows: (n, in) rows of ``own`` destinations; the others have products in their first columns, and are changed.
         own: How many are destinations.
         weight: As :func:`narrowing` gives it.
+        edges: What the layer reads of the block's edges.
     """
     width = weight.shape[1]
     rows[own:, width:] = 0
@@ -57,7 +61,7 @@ def run_narrow(model: Stack, index: int, block: Block, rows: Tensor, own: int, w
         name = "weight"
         rows[:own, :width] = matmul(rows[:own], weight)
         rows[:own, width:] = 0
-    return model.run_layer(index, block, rows, replaced={name: torch.eye(*weight.shape)})
+    return model.run_layer(index, block, rows, edges, replaced={name: torch.eye(*weight.shape)})
 
 
 __all__ = ["narrowing", "run_narrow"]

@@ -276,6 +276,7 @@ def grown_while(run: Callable[[], T]) -> tuple[int, T]:
         most = max(most, own_bytes())
         ended.set()
         watcher.join()
+    Highest.seen(most)
     return max(most, highest.nbytes) - before, found  # the thread may come late on a busy machine
 
 

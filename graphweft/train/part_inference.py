@@ -36,7 +36,7 @@ from graphweft.storage.block_io import aligned_empty
 from graphweft.storage.flat_rows import flat_rows_of
 from graphweft.storage.store import Store
 from graphweft.storage.typed_rows import TableSource, UncompressedRows
-from graphweft.train.hub_rows import degrees_of, is_reducible, joined
+from graphweft.train.hub_rows import HubWeights, degrees_of, is_reducible, joined
 from graphweft.train.narrow_layer import narrowing, run_narrow
 from graphweft.train.node_set import NodeSet
 from graphweft.train.row_spill import Spill, TooManyRowsError, spilled
@@ -64,6 +64,7 @@ class PartInference:
 
     Attributes:
         tiles: How much is in memory at once; a share of ``memory`` unless something else is set.
+        weighted: Whether layers read the weights of edges; they do not unless somebody says so.
 
     Example:
         >>> from graphweft.loader.parts import MemoryParts
@@ -82,7 +83,7 @@ class PartInference:
         self.tiles = Tiles.share_of(memory)
         self._degrees: Tensor | None = None
         self._normaliser: tuple[Tensor, Tensor] | None = None
-        self._weighted = False
+        self.weighted = False
         self._flat = flat_rows_of(source) if isinstance(source, Store) else None
         self._names: Tensor | None = None
         self._slot: Tensor | None = None  # rows of the nodes that were read last
@@ -93,12 +94,8 @@ class PartInference:
         found = (self._degrees, *(self._normaliser or ()), self._names, self._slot)
         return sum(tensor.nbytes for tensor in found if tensor is not None)
 
-    def outputs(self, wanted: Ids, weighted: bool = False) -> Tensor:
-        """(n, C) outputs in evaluation mode of the nodes ``wanted``, ascending ids of the source.
-
-        ``weighted``: layers read the weights of edges.
-        """
-        self._weighted = weighted
+    def outputs(self, wanted: Ids) -> Tensor:
+        """(n, C) outputs in evaluation mode of the nodes ``wanted``, ascending ids of the source."""
         with evaluating(self.model):
             return self._by_layers(self.model, wanted) if isinstance(self.model, Stack) else self._by_groups(wanted)
 
@@ -111,7 +108,7 @@ class PartInference:
             if cut.start == cut.stop:
                 continue
             group = read_group(self.source, parts)
-            given = {} if group.edge_weight is None or not self._weighted else {"edge_weight": group.edge_weight}
+            given = {} if group.edge_weight is None or not self.weighted else {"edge_weight": group.edge_weight}
             rows: Tensor = self.model(group.graph, group.rows(torch.arange(group.graph.num_nodes)), **given)
             if found is None:
                 found = self.tiles.rows(self._scratch, len(wanted), rows.shape[1]).rows
@@ -216,10 +213,11 @@ class PartInference:
             except TooManyRowsError:
                 assert plan is not None  # which has a limit
                 try:
-                    degrees = self._all_degrees()
+                    degrees = self._all_weighted()[0] if self.weighted else self._all_degrees()
                     POOL.trim()
                     weight, layer = narrowing(model, index), model.layers[index]
-                    sums = reduced(layer, table, nodes, self.source, degrees, plan, self._scratch, weight)
+                    given = (degrees, plan, self._scratch, weight, self.weighted)
+                    sums = reduced(layer, table, nodes, self.source, *given)
                 except NoRoomError:
                     spill = spill_of(cut.tiles())
                 else:
@@ -237,14 +235,15 @@ class PartInference:
 
     def _sliced(self, model: Stack, index: int, nodes: NodeSet, table: RowTable) -> SlicedPlan | None:
         """How a layer is computed by slices of columns, where it can be."""
-        if self._weighted or not is_reducible(model.layers[index]):
+        if not is_reducible(model.layers[index], self.weighted):
             return None
         bounds, degrees = self.source.bounds.tolist(), self._all_degrees()
         own = (nodes.within(*ends) for ends in itertools.pairwise(bounds))
         edges = sum(int(degrees[torch.from_numpy(ids)].sum(dtype=torch.float64)) for ids in own)
         cost = self.cost(model, index, table.width)
         weight, memory = narrowing(model, index), max(self.tiles.granted, self.tiles.bytes_of(cost))
-        return planned(table, nodes.count, edges, memory, None if weight is None else weight.shape[1])
+        narrow = None if weight is None else weight.shape[1]
+        return planned(table, nodes.count, edges, memory, narrow, self.weighted)
 
     def _by_slices(self, model: Stack, index: int, nodes: NodeSet, table: RowTable, sums: Reduced) -> Iterator[Tensor]:
         """Rows of a layer whose neighbours have been put together."""
@@ -259,11 +258,21 @@ class PartInference:
             table.fill(ids, rows, torch.arange(own))
             has_any, others = sums.stretch(first, first + own, summed[own:])
             block = joined_block(has_any, self._all_degrees()[torch.from_numpy(ids)])
+            edges = self._joined_edges(ids, others) if self.weighted else None
             if weight is None:
-                yield model.run_layer(index, block, rows[: own + others])
+                yield model.run_layer(index, block, rows[: own + others], edges)
             else:
-                yield run_narrow(model, index, block, rows[: own + others], own, weight)
+                yield run_narrow(model, index, block, rows[: own + others], own, weight, edges)
         POOL.trim()  # its memory would lie beside the slices of the next layer
+
+    def _joined_edges(self, ids: Ids, others: int) -> EdgeInputs:
+        """Edges of some nodes from ``others`` neighbours that stand for all, whose rows have the weights in them."""
+        edges = EdgeInputs(torch.ones(others), fixed=True)
+        degree, loop = (
+            torch.cat([of_all[torch.from_numpy(ids)], torch.ones(others)]) for of_all in self._all_weighted()
+        )
+        edges.normalised_by(degree, loop)
+        return edges
 
     def _table(self, under: tuple[HiddenRows, NodeSet] | None) -> RowTable:
         """Rows that a layer reads."""
@@ -285,7 +294,7 @@ class PartInference:
         """The tiles of a layer that is computed for ``nodes`` over rows of ``width`` columns; None: for all nodes."""
         cost = self.cost(model, index, width)
         wanted = partial(np.arange, dtype=np.int64) if nodes is None else nodes.within
-        return RowTiles(self.source, wanted, self.tiles.bytes_of(cost), cost, self._weighted)
+        return RowTiles(self.source, wanted, self.tiles.bytes_of(cost), cost, self.weighted)
 
     def first_tile(self, model: Stack) -> int:
         """Computes a tile of the first layer that begins with the part with most edges; its bytes as counted."""
@@ -309,14 +318,15 @@ class PartInference:
     ) -> Tensor:
         """Rows of a layer for the nodes of a tile."""
         layer = model.layers[index]
-        is_plain = tile.relations is None and tile.weights is None
-        if is_plain and tile.is_over and is_reducible(layer):
+        if tile.relations is None and tile.is_over and is_reducible(layer, tile.weights is not None):
             cost = self.cost(model, index, table.width)
             most = max(self.tiles.bytes_of(cost) // (_JOINED * cost.row), 1)
             rows = partial(self._rows, table=table)
             own, taken = int(tile.own[0]), tile.sources.astype(np.int64)
-            block, summed = joined(layer, own, taken, rows, self._all_degrees(), most)
-            return model.run_layer(index, block, summed)
+            weights = None if tile.weights is None else HubWeights(tile.weights, self._all_weighted()[0])
+            block, summed = joined(layer, own, taken, rows, self._all_degrees(), most, weights)
+            edges = None if weights is None else self._joined_edges(tile.own, len(summed) - 1)
+            return model.run_layer(index, block, summed, edges)
         if tile.relations is not None:
             block, ids = self._typed_block(tile)
             if isinstance(table, FeatureTable):

@@ -7,7 +7,6 @@ evaluation takes, by sizes and by a tile that is tried. Called where a run from 
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from graphweft.nn.stack import Stack
 from graphweft.storage.store import Store
 from graphweft.train.needs_by_running import grown_while
 from graphweft.train.part_inference import embeds, out_width
-from graphweft.train.tiles import LEAST_WITHIN, TileCost, Tiles, edge_bytes
+from graphweft.train.tiles import LEAST_WITHIN, TileCost, Tiles
 
 _REAL, _ID = 4, 8
 _LEAST_PIECE, _PIECE_SHARE = 1 << 18, 4  # of a tile: what is read of features at a time
@@ -43,8 +42,6 @@ def evaluation_needs(steps: Any, wanted: int, most: int, measured: int = 0) -> i
     if not isinstance(model, Stack):
         inference.tiles = replace(inference.tiles, kept=most)
         return held + max(measured, scoring)
-    if steps.in_memory:
-        return max(_in_memory(steps, held, wanted - held, most - held), held + scoring)
     store = ds.store
     part = structure_of_part(store)
     widths = [store.row_width, *(out_width(layer) for layer in model.layers)]
@@ -112,27 +109,11 @@ def _largest_tile(store: Store, cost: TileCost) -> int:
 
 
 def _evaluated(steps: Any) -> NDArray[np.int64]:
-    """Ids in the store of the nodes of the splits, ascending."""
+    """Ids in the store of the nodes of the splits, ascending; of all nodes for links."""
+    if getattr(steps, "counted", None) is not None:
+        return np.arange(steps.ds.store.num_nodes)
     rows = torch.unique(torch.cat(list(steps.rows.values())), sorted=True)
     return np.sort(steps.ds.row_ids[rows].numpy())
-
-
-def _in_memory(steps: Any, held: int, wanted: int, most: int) -> int:
-    """What an evaluation takes whose structure is in memory, with ``held`` bytes of outputs."""
-    ds, inference = steps.ds, steps.inference
-    widths = [ds.store.row_width, *(out_width(layer) for layer in steps.model.layers)]
-    hidden = [_REAL * ds.num_nodes * width for width in widths[1:-1]]
-    pairs = max(a + b for a, b in zip([0, *hidden], [*hidden, 0], strict=True))
-    least = LEAST_WITHIN * max(edge_bytes(w, out, False) for w, out in itertools.pairwise(widths))
-    all_kept = pairs + _TILES * least
-    kept = pairs if all_kept <= max(wanted, most) else 0
-    costs = [edge_bytes(w, out, index > 0 and not kept) for index, (w, out) in enumerate(itertools.pairwise(widths))]
-    whole = max(costs) * (ds.num_edges + ds.num_nodes)
-    tile = max(min(max(wanted, all_kept if kept else 0) - kept, whole), LEAST_WITHIN * max(costs))
-    inference.tiles = Tiles(tile, kept + (_REAL * ds.num_nodes * widths[-1] if kept else 0))
-    ds.store.piece = _piece_of(tile)
-    waiting = 0 if kept else ds.store.piece  # pages that nobody's memory has
-    return waiting + (_run_bytes(steps) if whole <= _MOST_RUN else held + kept + tile)
 
 
 class TriedTile(NamedTuple):
@@ -201,21 +182,24 @@ def _tried_with(steps: Any, tile: int, kept: int) -> TriedTile:
 
 
 def _outputs(steps: Any) -> tuple[int, int]:
-    """Outputs of the splits with ids and their order, degrees and numbers of nodes; and copies of those of one split.
+    """Outputs of the splits with ids and their order, degrees and numbers of nodes; and what scoring one split takes.
 
-    The copies are made when no tile is left.
+    It is scored when no tile is left; further metrics are given copies of its outputs.
     """
     counted: tuple[int, int] | None = getattr(steps, "counted", None)
     if counted is not None:
         return counted
     counts = [len(ids) for ids in steps.rows.values()]
-    return outputs_bytes(counts, steps.ds), 2 * _REAL * max(steps.ds.num_classes, 1) * max(counts)
+    columns = max(steps.ds.num_classes, 1)
+    copies = 2 * _REAL * columns if steps.metrics else 0
+    return outputs_bytes(counts, steps.ds), (steps.target.scored_row(columns) + copies) * max(counts)
 
 
 def outputs_bytes(counts: Sequence[int], ds: StoredDataset) -> int:
     """Bytes of outputs of splits of so many nodes with ids and their order, degrees and numbers of nodes."""
     of_row = _REAL * max(ds.num_classes, 1) + 3 * _ID
     of_node = _ID + (_REAL if ds.store.types is None else 2 * _REAL)  # and places of rows of types
+    of_node += 2 * _REAL if ds.store.has_weights else 0  # of in-edges, and of the own row
     return of_row * sum(counts) + of_node * ds.num_nodes
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,13 +20,13 @@ import torch
 from torch import nn
 
 from graphweft._budget import lifted, own_bytes
-from graphweft._memory import POOL, heap_bytes
+from graphweft._memory import POOL
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.disk import AHEAD, batch_bytes
 from graphweft.loader.disk_feed import batches_known, drawing_threads
 from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.loader.group_loader import GroupLoader, PlannedGroup
-from graphweft.loader.groups import Group, group_bytes, kept_bytes, part_bytes, read_group
+from graphweft.loader.groups import group_bytes, kept_bytes, part_bytes
 from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
 from graphweft.storage.flat_rows import flat_rows_of
@@ -35,9 +35,10 @@ from graphweft.storage.row_cache import NODE_BYTES, least_memory, table_room
 from graphweft.storage.store import Store
 from graphweft.storage.stored_structure import structure_bytes
 from graphweft.train.batch_estimate import batch_estimate
+from graphweft.train.group_rehearsal import Rehearsed, grown_beside_others, held_bytes, rehearsed_group
 from graphweft.train.link_task import MOST_SCORED, RANKED_AMONG
 from graphweft.train.needs import MARGIN, Needs, RunBudget, refusal
-from graphweft.train.needs_by_running import grown_while, kept_buffers
+from graphweft.train.needs_by_running import kept_buffers
 from graphweft.train.part_inference import PartInference
 from graphweft.train.stored_evaluation import evaluation_needs, outputs_bytes, structure_of_part
 from graphweft.train.tiles import LEAST_WITHIN
@@ -69,40 +70,14 @@ _SHARED = 1.25  # times what sizes say of a batch, before one is measured
 _total = attrgetter("total")
 
 
-@dataclass(frozen=True)
-class Rehearsed:
-    """The memory of one group and of one batch in it, measured.
-
-    Attributes:
-        reading: The most while a group is read, that group included.
-        begun: The most while its sampler is made, the group included; no other group is there or read meanwhile.
-        group: Of a group that is there, with its sampler.
-        held: Of a batch that is ready.
-        making: Of what passes while it is made.
-        step: The most while it is trained on, beside it.
-        lent: Of these, what the pool lends.
-        both: The most while it is made and trained on, by one thread.
-        both_lent: Of these, what the pool lends.
-        evaluation: The most that a pass over one group takes, of a model that is no stack of layers.
-    """
-
-    reading: int
-    begun: int
-    group: int
-    held: int
-    making: int
-    step: int
-    lent: int
-    both: int
-    both_lent: int
-    evaluation: int = 0
-
-
 def least_beside(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], batch_size: int, count: int) -> int:
     """Bytes of a run beside its groups of ``count`` parts, from sizes alone."""
     counts = [ids.numel() for ids in (ds.train_idx, ds.val_idx, ds.test_idx)]
     held = outputs_bytes(counts, ds) if isinstance(model, Stack) else 0
-    return _residents(ds) + _beside(model, ds.store, fanouts, batch_size, count, held)
+    # the next group is read once a batch of this one is done, where it has no other
+    of = np.searchsorted(ds.store.bounds, ds.row_ids[torch.unique(ds.train_idx)].numpy(), "right") - 1
+    apart = int(np.sort(np.bincount(of, minlength=len(ds.store)))[-count:].sum()) <= batch_size
+    return _residents(ds) + _beside(model, ds.store, fanouts, batch_size, count, held, apart)
 
 
 def least_beside_links(model: Stack, store: Store, fanouts: Sequence[int], batch_size: int, count: int) -> int:
@@ -126,8 +101,13 @@ def link_outputs(model: Stack, store: Store, whole: bool = False, split: Any = N
     return rows + (2 * _ID + _REAL) * store.num_nodes, rows + max(rows, pairs)
 
 
-def _beside(model: nn.Module, store: Store, fanouts: Sequence[int], seeds: int, count: int, held: int) -> int:
-    """What a step or an evaluation takes that holds so many bytes, with programs and the model."""
+def _beside(
+    model: nn.Module, store: Store, fanouts: Sequence[int], seeds: int, count: int, held: int, apart: bool = False
+) -> int:
+    """What a step or an evaluation takes that holds so many bytes, with programs and the model.
+
+    ``apart``: no group is read while a batch is trained on, which takes what reading has given back.
+    """
     order = np.argsort(-part_bytes(store), kind="stable")[:count]
     nodes = int(np.diff(store.bounds)[order].sum())
     edges = int(store.edge_counts[order].sum())
@@ -139,11 +119,12 @@ def _beside(model: nn.Module, store: Store, fanouts: Sequence[int], seeds: int, 
     batch = int(_SHARED * (found.step + found.rows * _REAL * width))
     # an evaluation takes what groups have given back
     groups = group_bytes(store, count, 0)
+    batch -= groups - int(part_bytes(store, 0)[order].sum()) if apart else 0
     return (
         _COPIES * weights
         + _programs_told(model)
         + _UNASKED
-        + max(batch, _EVALUATES + structure_of_part(store) + held - groups)
+        + max(batch, 0, _EVALUATES + structure_of_part(store) + held - groups)
     )
 
 
@@ -199,8 +180,8 @@ def _of_groups(steps: Any, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
     planned, scale = _largest(loader)
     smallest = min(loader.plan(0), key=lambda group: len(group.nodes))
     with torch.random.fork_rng(devices=[]), kept_buffers(steps.model):
-        _rehearse(steps, smallest)  # compiles
-        found = _rehearse(steps, planned)
+        rehearsed_group(steps, smallest)  # compiles
+        found = rehearsed_group(steps, planned)
     steps.optimizer.zero_grad(set_to_none=True)
     POOL.trim()
     base = _base(steps, budget)
@@ -251,11 +232,17 @@ def _by_way(loader: GroupLoader, base: Needs, found: Rehearsed, scale: float) ->
             step = max(_in_pages(found.both, found.both_lent), before, reading if apart else 0)
             ways[way] = replace(base, batches=groups, step=step)
             continue
-        ready, made = min(way.ahead + 1, most_ahead), min(way.workers, most_ahead)
-        # a thread's own heap keeps what passed while it made a batch, which the next one takes again
-        batches = int(_SWING * (ready * found.held + made * found.making))
-        batches += reading if apart else 0
-        step = max(_in_pages(found.step, found.lent), before - batches)
+        # of a group's batches one is trained on while others are made; before that all may be in the making
+        ready, first, made = (
+            min(way.ahead + 1, most_ahead),
+            min(way.workers, most_ahead),
+            min(way.workers, most_ahead - 1),
+        )
+        own = made * found.making + (first - made) * found.kept
+        batches = int(_SWING * (ready * found.held + own)) + (reading if apart else 0)
+        lent = int(_SWING * (ready * found.held_lent + made * found.making_lent))
+        begun = int(_SWING * (first - made) * (found.making - found.kept))
+        step = max(_in_pages(found.step, found.lent, lent), begun, before - batches)
         ways[way] = replace(base, batches=groups + batches, step=step)
     return ways
 
@@ -434,13 +421,13 @@ def _drawn(steps: Any) -> Drawn:
     loader = steps.loader
     POOL.trim()
     places = torch.arange(min(loader.batch_size, loader.num_items))
-    before = _held_bytes()
-    most, _, made = _grown_beside_others(functools.partial(loader.make, places, 0))
-    held = max(_held_bytes() - before, 0)
+    before = held_bytes()
+    most, _, made = grown_beside_others(functools.partial(loader.make, places, 0))
+    held = max(held_bytes() - before, 0)
     rows = len(torch.unique(loader.nodes_read(made)))
     batch = loader.with_own_rows(made)
     POOL.trim()
-    step, lent, _ = _grown_beside_others(functools.partial(steps.gradients, batch))
+    step, lent, _ = grown_beside_others(functools.partial(steps.gradients, batch))
     told = batch_bytes(made)  # what making has freed of others' may hide what is held
     found = Drawn(max(held, told), max(most - held, 0), step, lent, told, rows)
     del made, batch
@@ -448,31 +435,16 @@ def _drawn(steps: Any) -> Drawn:
     return found
 
 
-def _held_bytes() -> int:
-    """Bytes of what is there, whatever pages it lies on: batches that are drawn ahead share theirs."""
-    return POOL.stats().lent + heap_bytes()
-
-
-def _in_pages(step: int, lent: int) -> int:
-    """The most of a step, with the pool's last page as a whole.
+def _in_pages(step: int, lent: int, beside: int = 0) -> int:
+    """The most of a step, with the pool's last page as a whole; ``beside``: what the pool lends of other things.
 
     Example:
+        >>> _in_pages(1 << 20, 0, 1 << 20) - _in_pages(1 << 20, 0) == 1 << 20
+        True
         >>> [_in_pages(step, lent) >> 10 for step, lent in ((1 << 20, 0), (3 << 20, 2_000_000), (3 << 20, 1_900_000))]
         [1075, 5270, 3325]
     """
-    return int(_SWING * step) + -int(_SWING * lent) % POOL.page
-
-
-def _grown_beside_others(run: Callable[[], T]) -> tuple[int, int, T]:
-    """As :func:`grown_while`, for what shares pages of the pool with other tensors, whatever it leaves of them.
-
-    The second is what the pool lends of it.
-    """
-    before, lent = POOL.stats(), POOL.begin_peak()
-    most, found = grown_while(run)
-    after = POOL.stats()
-    taken = after.peak_lent - lent
-    return max(most - max(after.mapped - before.mapped - taken, 0), taken), taken, found
+    return int(_SWING * step) + -(int(_SWING * lent) + beside) % POOL.page
 
 
 def _left(budget: RunBudget, needs: Needs) -> int:
@@ -515,54 +487,6 @@ def _largest(loader: GroupLoader) -> tuple[PlannedGroup, float]:
     found = max(groups, key=lambda g: (min(len(g.nodes), loader.batch_size), int(sizes[list(g.parts)].sum())))
     most, own = int(np.sort(sizes)[-loader.count :].sum()), int(sizes[list(found.parts)].sum())
     return found, most / max(own, 1)
-
-
-def _rehearse(steps: Any, planned: PlannedGroup) -> Rehearsed:
-    """Reads a group and trains on a batch of it, without an update."""
-    loader: GroupLoader = steps.loader
-    POOL.trim()
-    before = own_bytes()
-    reading, group = grown_while(functools.partial(read_group, loader.source, planned.parts, loader.extra))
-    POOL.trim()
-    alone = max(own_bytes() - before, 0)
-    preparing, _ = grown_while(functools.partial(loader.ready, planned, group))
-    begun = alone + preparing
-    POOL.trim()
-    there, before_batch = own_bytes(), _held_bytes()
-    most, _, batch = _grown_beside_others(functools.partial(loader.batch_of, planned, group, 0))
-    held = max(_held_bytes() - before_batch, 0)
-    POOL.trim()
-    step, lent, _ = _grown_beside_others(functools.partial(steps.rehearse, batch))
-    del batch
-    steps.let_go()
-    POOL.trim()
-    both, both_lent, _ = _grown_beside_others(functools.partial(_made_and_trained, steps, planned, group))
-    steps.let_go()
-    evaluation = 0 if isinstance(steps.model, Stack) else _pass_bytes(steps, group)
-    making, of_group = max(most - held, 0), max(there - before, 0)
-    found = Rehearsed(reading, begun, of_group, held, making, step, lent, both, both_lent, evaluation)
-    loader.forget()
-    del group
-    POOL.trim()
-    return found
-
-
-def _made_and_trained(steps: Any, planned: PlannedGroup, group: Group) -> None:
-    steps.rehearse(steps.loader.batch_of(planned, group, 0))
-
-
-def _pass_bytes(steps: Any, group: Group) -> int:
-    """The most that a model takes for all nodes of a group."""
-    model, training = steps.model, steps.model.training
-
-    def run() -> object:
-        model.eval()
-        with torch.no_grad():
-            return model(group.graph, group.rows(torch.arange(group.graph.num_nodes)))
-
-    most, _ = grown_while(run)
-    model.train(training)
-    return most
 
 
 __all__ = [

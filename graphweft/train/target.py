@@ -26,6 +26,8 @@ from graphweft.runtime.targets import target_of as where_of
 from graphweft.train.link_metrics import roc_auc
 from graphweft.train.metrics import f1, mean_of_entries
 
+_SCORED, _SORTED = 8, 48  # bytes of a row that is scored, and of one that is sorted or computed with in float64
+
 
 class OwnCells:
     """Where a loss in Python leaves its value, shape ()."""
@@ -126,6 +128,10 @@ class Target(abc.ABC):
     def take(self, y: Tensor, train: Tensor) -> None:  # noqa: B027
         """Takes up what follows from the training labels ``y[train]``; called again where they change."""
 
+    def scored_row(self, columns: int) -> int:
+        """Bytes of a row that is scored, beside its outputs, of which there are so many."""
+        return _SCORED
+
     scores_there: ClassVar[bool] = False  # whether :meth:`score` takes outputs on a device
 
     def aligned(self, outputs: Tensor) -> Tensor:
@@ -185,6 +191,10 @@ class Classes(Target):
         loss, correct = where_of(outputs.device).class_score(outputs, y, rows)
         details = {"auc": class_auc(outputs[rows], y[rows])} if outputs.shape[1] == 2 else {}
         return Scored(correct / rows.numel(), loss, details)
+
+    def scored_row(self, columns: int) -> int:
+        """More for two classes, whose rows are sorted."""
+        return _SORTED if columns == 2 else _SCORED
 
     def predict(self, outputs: Tensor) -> Tensor:
         """The class of every node, (n,)."""
@@ -304,6 +314,10 @@ class Values(_Entries):
     def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Squared differences."""
         return _squared(outputs, labels, reduction="none")
+
+    def scored_row(self, columns: int) -> int:
+        """Of a column, which are scored one after the other, in float64."""
+        return _SORTED
 
     def score(self, outputs: Tensor, y: Tensor, rows: Tensor) -> Scored:
         """Root of the mean squared error, mean absolute error and R2, the mean over the columns where it is defined."""

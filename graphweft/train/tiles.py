@@ -27,10 +27,8 @@ from graphweft.storage.picked_rows import BlockRows, pick_rows
 TILE_SHARE = 8  # of the memory: the rows that a tile's edges lead to
 LEAST_TILE = 1 << 12  # rows or edges
 LEAST_WITHIN = 1 << 9  # rows or edges, where every byte is counted
-_REAL, _PAGE = 4, mmap.PAGESIZE
+_REAL = 4
 _EDGE, _NODE, _HEAD = 28, 32, 8  # bytes of an edge and of a row beside its values, and of an edge for each head
-_COPIES = 3  # of the row that an edge leads to: as read, in float32, in the order of the tile
-_NUMBERED = 120  # bytes of an edge while the ends of a tile's edges are numbered
 
 
 @dataclass(frozen=True)
@@ -82,23 +80,12 @@ class Tiles:
         least = (LEAST_TILE if self.kept is None else LEAST_WITHIN) * (cost.row + cost.edge)
         return max(self.tile, least)
 
-    def edges(self, width: int, out: int = 0, filed: bool = False) -> int:
-        """Edges of a tile over rows of ``width`` columns; ``filed``: their pages come from a file."""
-        if self.kept is None:
-            return max(self.tile // (_REAL * _COPIES * max(width, 1)), LEAST_TILE)
-        return max(self.tile // edge_bytes(width, out, filed), LEAST_WITHIN)
-
     def rows(self, folder: Path | None, rows: int, width: int, held: int = 0) -> HiddenRows:
         """Rows of a layer for all nodes; ``held``: bytes of other such rows."""
         nbytes = _REAL * rows * width
         if self.kept is not None and nbytes + held <= self.kept:
             return HiddenRows(aligned_empty((rows, width), torch.float32))
         return _in_file(folder, rows, width, self.kept is not None)
-
-
-def edge_bytes(width: int, out: int, filed: bool) -> int:
-    """Bytes of a tile for each of its edges."""
-    return _REAL * (_COPIES * width + 2 * out) + _NUMBERED + (2 * _PAGE if filed else 0)  # a row may lie on two
 
 
 class HiddenRows:
@@ -186,4 +173,4 @@ def _in_file(folder: Path | None, rows: int, width: int, lets_go: bool) -> Hidde
         return HiddenRows(made, pages, os.dup(file.fileno()))
 
 
-__all__ = ["LEAST_TILE", "LEAST_WITHIN", "TILE_SHARE", "HiddenRows", "TileCost", "Tiles", "edge_bytes", "temporary"]
+__all__ = ["LEAST_TILE", "LEAST_WITHIN", "TILE_SHARE", "HiddenRows", "TileCost", "Tiles", "temporary"]

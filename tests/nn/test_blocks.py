@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from graphweft._config import config
 from graphweft._errors import ConfigError, ShapeError
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
+from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN, GCNConv
 from graphweft.nn.gin import GIN
 from graphweft.nn.sage import SAGE
@@ -151,3 +154,27 @@ def test_what_does_not_fit_is_refused() -> None:
         model(graph.take_dst([0, 1]), x)
     with pytest.raises(ConfigError, match="expected reduce sum or mean on sampled blocks"):
         model_of(GCN, "max")(blocks, x)
+
+
+@pytest.mark.parametrize("model", [GAT, GCN, SAGE])
+def test_blocks_that_are_gone_are_not_kept_with_what_was_computed_from_them(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those with loops, too, which GAT makes of drawn ones."""
+    graph, made = whole(), list[weakref.ref[Graph]]()
+    looped, sampler, layers = Block.with_one_loop, NeighborSampler(graph, [4, 3]), model(8, 16, 8, num_layers=2)
+
+    def noted(block: Block) -> Graph:
+        found = looped(block)
+        made.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(Block, "with_one_loop", noted)
+    for number in range(3):
+        sample = sampler.sample(torch.arange(30), epoch=number)
+        made += map(weakref.ref, sample.blocks)
+        layers(sample.blocks, torch.randn(len(sample.n_id), 8)).sum().backward()
+        del sample
+    gc.collect()
+    assert len(made) == (12 if model is GAT else 6)
+    assert all(one() is None for one in made)

@@ -81,6 +81,8 @@ def test_weights_of_the_training_graph_are_used(ds: gw.Dataset, tmp_path: Path) 
     for trainer in (disk, memory, without):
         trainer.fit(1)
     assert _losses(disk) == _losses(memory) != _losses(without)
+    assert torch.allclose(disk.predict(), memory.predict(), atol=1e-4)
+    assert not torch.allclose(disk.predict(), without.predict(), atol=1e-2)
 
 
 def test_pairs_of_a_group_are_its_training_edges_in_both_directions(ds: gw.Dataset, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,20 @@ def _star(leaves: int) -> gw.Graph:
     return gw.Graph(src, dst, num_nodes=leaves)
 
 
+@pytest.fixture
+def most(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows that were read together, while tiles are small."""
+    monkeypatch.setattr(tiles, "LEAST_TILE", 64)
+    found, fill = list[int](), FeatureTable.fill
+
+    def counted(table: FeatureTable, ids: Any, out: torch.Tensor, at: torch.Tensor) -> None:
+        found.append(len(ids))
+        fill(table, ids, out, at)
+
+    monkeypatch.setattr(FeatureTable, "fill", counted)
+    return found
+
+
 @pytest.mark.parametrize(
     ("kind", "reduce"),
     [
@@ -36,23 +51,30 @@ def _star(leaves: int) -> gw.Graph:
         ("SAGE", "pool"),  # rows are projected before their maximum is taken
     ],
 )
-def test_a_hub_beyond_a_tile(kind: str, reduce: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "LEAST_TILE", 64)
+def test_a_hub_beyond_a_tile(kind: str, reduce: str, most: list[int]) -> None:
     graph, x = _star(500), torch.randn(500, 8, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)
     options: dict[str, Any] = {"reduce": reduce} if reduce else {}
     model = getattr(gw.nn, kind)(8, 8, 3, num_layers=2, **options).eval()
     source = MemoryParts(graph, x, torch.zeros(500).long(), torch.arange(500) % 3, 3)
-    inference, most = PartInference(model, source, 1, 1), 0
-    fill = FeatureTable.fill
-
-    def counted(table: FeatureTable, ids: Any, out: torch.Tensor, at: torch.Tensor) -> None:
-        nonlocal most
-        most = max(most, len(ids))
-        fill(table, ids, out, at)
-
-    monkeypatch.setattr(FeatureTable, "fill", counted)
-    found = inference.outputs(np.arange(500))
+    found = PartInference(model, source, 1, 1).outputs(np.arange(500))
     torch.testing.assert_close(found, model(graph, x)[source.order], rtol=1e-4, atol=1e-5)
     is_joined = reduce in ("sum", "mean", "max")
-    assert most <= 2 * 64 if is_joined else most > 400  # attention weighs all neighbours against each other
+    assert max(most) <= 2 * 64 if is_joined else max(most) > 400  # attention weighs neighbours against each other
+
+
+@pytest.mark.parametrize(("kind", "reduce"), [("SAGE", "mean"), ("GCN", "sum"), ("GCN", "mean"), ("GIN", "sum")])
+def test_a_hub_whose_edges_have_weights(kind: str, reduce: str, most: list[int], tmp_path: Path) -> None:
+    graph, generator = _star(500), torch.Generator().manual_seed(0)
+    x, weight = torch.randn(500, 8, generator=generator), torch.rand(graph.num_edges, generator=generator) + 0.1
+    ds = gw.Dataset("star", graph, x, torch.arange(500) % 3, edge_weight=weight, seed=0)
+    store = gw.macro.prepare_store(ds, tmp_path / "star", parts=3, method="hash")
+    store.piece = 64 * x[0].nbytes
+    torch.manual_seed(0)
+    model = getattr(gw.nn, kind)(8, 8, 3, num_layers=2, reduce=reduce).eval()
+    inference = PartInference(model, store, 1, 1)
+    inference.weighted = True
+    found = inference.outputs(np.arange(500))
+    order = torch.cat([store.node_ids(number) for number in range(3)])
+    torch.testing.assert_close(found, model(graph, x, edge_weight=weight)[order], rtol=1e-4, atol=1e-5)
+    assert max(most) <= 2 * 64

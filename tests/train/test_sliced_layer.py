@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 import graphweft as gw
+from graphweft.storage.block_file import BlockFile
 from graphweft.storage.block_io import bytes_of
 from graphweft.train import part_inference, scratch
 from graphweft.train.column_slices import ColumnSlices
@@ -20,7 +22,7 @@ from graphweft.train.scratch import Scratch
 from graphweft.train.tiles import Tiles
 
 NODES, WIDTH, HIDDEN, CLASSES, EDGES = 8000, 40, 24, 5, 64_000
-TILES = Tiles(100_000, 0, 1_400_000)  # of tiles that share few rows, and for slices
+TILES = Tiles(100_000, 0, 2_000_000)  # of tiles that share few rows, and for slices
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,25 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
     monkeypatch.setattr(part_inference, "reduced", counted)
     monkeypatch.setattr(Scratch, "write_pages", written)
+    return found
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Bytes that were read of files, and of maps the pages that rows lie on."""
+    found = {"bytes": 0}
+    requested, soon = BlockFile._read, BlockFile.read_soon
+
+    def counted(file: BlockFile, offset: int, out: memoryview, least: int) -> None:
+        found["bytes"] += least
+        requested(file, offset, out, least)
+
+    def paged(file: BlockFile, begins: list[int], length: int) -> None:
+        found["bytes"] += 4096 * len(begins)
+        soon(file, begins, length)
+
+    monkeypatch.setattr(BlockFile, "_read", counted)
+    monkeypatch.setattr(BlockFile, "read_soon", paged)
     return found
 
 
@@ -113,6 +134,64 @@ def test_outputs_in_float64(
     order = torch.cat([store.node_ids(number) for number in range(7)])[torch.from_numpy(wanted)]
     torch.testing.assert_close(found.double(), x[order], rtol=1e-4, atol=1e-4)
     assert taken["layers"] == 2
+
+
+@pytest.fixture(scope="module")
+def weighted(given: gw.Dataset) -> gw.Dataset:
+    return replace(given, edge_weight=torch.rand(EDGES, generator=torch.Generator().manual_seed(1)) + 0.1)
+
+
+@pytest.fixture(scope="module")
+def weighted_store(weighted: gw.Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stores") / "weighted"
+    return gw.macro.prepare_store(weighted, path, parts=7, method="hash").path
+
+
+@pytest.mark.parametrize(
+    ("kind", "reduce", "hidden"),
+    [
+        ("SAGE", "mean", HIDDEN),
+        ("SAGE", "sum", WIDTH),
+        ("SAGE", "max", HIDDEN),
+        ("GCN", "sum", WIDTH),
+        ("GCN", "mean", HIDDEN),
+        ("GIN", "sum", HIDDEN),
+    ],
+)
+def test_weights_of_edges(
+    kind: str, reduce: str, hidden: int, weighted: gw.Dataset, weighted_store: Path, taken: dict[str, int]
+) -> None:
+    """As in memory; a maximum of weighted rows goes by tiles."""
+    torch.manual_seed(0)
+    model = getattr(gw.nn, kind)(WIDTH, hidden, CLASSES, num_layers=2, reduce=reduce).eval()
+    store = gw.macro.Store(weighted_store)
+    inference = PartInference(model, store, 1 << 24, 1)
+    inference.tiles, inference.weighted = TILES, True
+    found = inference.outputs(np.arange(NODES))
+    order = torch.cat([store.node_ids(number) for number in range(7)])
+    known = model(weighted.graph, weighted.x, edge_weight=weighted.edge_weight)
+    torch.testing.assert_close(found, known[order], rtol=1e-4, atol=1e-4)
+    assert taken["layers"] == (0 if reduce == "max" else 2)
+
+
+@pytest.mark.parametrize("task", ["nodes", "link"])
+def test_an_evaluation_of_weighted_batches_reads_about_the_bytes_of_one_without(
+    task: str, stored: Path, weighted_store: Path, read: dict[str, int]
+) -> None:
+    """Its hidden rows lie in a file, and are read in large runs, not a page for each edge."""
+    found = []
+    for path in (stored, weighted_store):
+        torch.manual_seed(0)
+        model, store = gw.nn.SAGE(WIDTH, HIDDEN, CLASSES, num_layers=3), gw.macro.Store(path)
+        store.verify()
+        batch: Any = gw.Trainer(model, store, mode="mini", task=task, memory="256MB", fanouts=(3, 3, 3))._batch
+        batch.inference.tiles = TILES
+        batch.outputs()  # degrees
+        read["bytes"] = 0
+        batch.outputs()
+        assert read["bytes"] > 4 * NODES * (WIDTH + 2 * HIDDEN)
+        found.append(read["bytes"])
+    assert found[1] <= 1.3 * found[0]  # weights lie beside edges
 
 
 @pytest.mark.parametrize(("kind", "hidden"), [("SAGE", WIDTH), ("GCN", HIDDEN)])

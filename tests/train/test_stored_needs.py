@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import graphweft as gw
 from graphweft._budget import Budget
-from graphweft._memory import POOL
+from graphweft._memory import POOL, lean_heap
+from graphweft.data.stored import StoredDataset
 from graphweft.train import stored_needs
 from graphweft.train.needs import Needs, RunBudget
 from graphweft.train.needs_by_running import grown_while
 from graphweft.train.part_inference import PartInference
+from graphweft.train.target import Classes
 
 
 def _trainer(mode: str, folder: Path) -> gw.Trainer:
@@ -96,3 +101,34 @@ def test_what_an_evaluation_compiles_leaves_less_for_it(monkeypatch: pytest.Monk
     asked.clear()
     found = stored_needs._evaluated(steps, budget, start, 0)
     assert asked[2:] == [0] and found.evaluation == 1 << 20
+
+
+@pytest.mark.own_process
+@pytest.mark.parametrize("columns", [2, 3, 47])
+def test_what_scoring_takes_of_a_row_is_counted(columns: int) -> None:
+    """Rows of two classes are sorted; of more nothing is copied, however many columns there are."""
+    rows, target = torch.arange(100_000), Classes()
+    outputs, y = torch.randn(len(rows), columns), torch.arange(len(rows)) % columns
+    lean_heap()  # as within a budget: what is freed does not stay
+    target.score(outputs, y, rows)  # compiles
+    taken, _ = grown_while(partial(target.score, outputs, y, rows))
+    counted = len(rows) * target.scored_row(columns)
+    assert taken <= counted + (1 << 18) and counted <= 2 * taken + (1 << 20)
+
+
+def test_the_least_that_is_named_for_groups_of_one_batch_counts_no_step_beside_what_reads_the_next(
+    tmp_path: Path,
+) -> None:
+    """The next group is read once the only batch of this one is done."""
+    ds = gw.synthetic("products", scale=0.01, seed=0)
+    store = gw.macro.prepare_store(ds, tmp_path / "store", parts=8, method="hash")
+    model = gw.nn.SAGE(store.num_features, 32, store.num_classes, num_layers=2)
+    stored = StoredDataset(store)
+    of = np.searchsorted(store.bounds, stored.row_ids[stored.train_idx].numpy(), "right") - 1
+    seeds = int(np.bincount(of).max())
+    one, two = (stored_needs.least_beside(model, stored, (10, 10), size, 1) for size in (seeds, seeds - 1))
+    assert one < two - (1 << 20)
+    options: dict[str, Any] = {"mode": "macro", "fanouts": (10, 10), "batch_size": seeds, "seed": 0}
+    with pytest.raises(gw.errors.MemoryBudgetError) as refused:
+        gw.Trainer(model, store, memory="2MB", **options)
+    gw.Trainer(model, store, memory=refused.value.least, **options)
