@@ -348,9 +348,9 @@ def _choose(candidates: list[Program], request: Request) -> tuple[int, dict[str,
 
 
 def _takes_own_rows(program: Program) -> bool:
-    """Whether rows of a layer are read for some nodes, beside the sums over their neighbours."""
-    taken = (v for v in program.values if v.op is Op.TAKE_ROWS and v.tensor.dims)
-    return any(v.inputs[0].op is not Op.INPUT for v in taken)
+    """Whether some nodes read their own rows of what is summed over their neighbours, as those of GIN."""
+    summed = {v.inputs[1] for v in program.values if v.op is Op.SPMM and v.inputs[0].op is Op.TAKE_DST}
+    return any(v.op is Op.TAKE_ROWS and v.inputs[0] in summed for v in program.values)
 
 
 def _search(
