@@ -75,6 +75,24 @@ for _kind in ("attention", "attention gradients"):
     _DEFAULT |= dict.fromkeys((f"{_kind} {tier}" for tier in _NEAR_TO_FAR), _DEFAULT.pop(_kind))
 
 
+def _and_farther(kind: str) -> tuple[str, ...]:
+    """A kind, and the same of what lies farther away.
+
+    Example:
+        >>> _and_farther("gather mid narrow")
+        ('gather mid narrow', 'gather far narrow', 'gather memory narrow')
+    """
+    words = kind.split()
+    at = next((i for i, word in enumerate(words) if word in _NEAR_TO_FAR), None)
+    if at is None:
+        return (kind,)
+    tiers = _NEAR_TO_FAR[_NEAR_TO_FAR.index(words[at]) :]
+    return tuple(" ".join([*words[:at], tier, *words[at + 1 :]]) for tier in tiers)
+
+
+_FARTHER = {kind: _and_farther(kind) for kind in _DEFAULT}
+
+
 @dataclass(frozen=True)
 class Work:
     """What one kernel call does.
@@ -250,8 +268,12 @@ class CostModel:
         return hash(tuple(sorted(self.coefficients.items())))
 
     def seconds(self, work: Work) -> float:
-        """Predicted seconds of one call."""
-        return float(np.dot(self.coefficients[work.kind], work.features()))
+        """Predicted seconds of one call: what lies near takes at most as long as the same from farther away.
+
+        Tiers are measured apart, each with its own noise.
+        """
+        features = work.features()
+        return min(float(np.dot(self.coefficients[kind], features)) for kind in _FARTHER.get(work.kind, (work.kind,)))
 
     def fit(self, samples: Iterable[tuple[Work, float]], weight: float = 0.3) -> CostModel:
         """Least squares on relative errors, held near the present coefficients where the samples say little.

@@ -34,6 +34,15 @@ def test_gathers_from_far_cost_more() -> None:
     assert seconds[0] < seconds[-1]
 
 
+def test_what_lies_near_never_costs_more_whatever_was_measured_of_it() -> None:
+    noisy = CostModel({**CostModel().coefficients, "gather near reused": (1e-6, 1e-6, 1.0)})
+    near, far = (gather_work(1000, 10**6, 32, n) for n in (10**3, 10**8 // 200))
+    assert near.kind == "gather near reused" and noisy.seconds(near) == CostModel().seconds(
+        Work("gather mid reused", near.amount, near.bytes)
+    )
+    assert noisy.seconds(far) == CostModel().seconds(far)
+
+
 def _samples(scale: float, noise: float = 0.0) -> list[tuple[Work, float]]:
     rng = np.random.default_rng(0)
     truth = CostModel()

@@ -32,13 +32,23 @@ def push_demand(program: Program) -> Program:
         for taken in program.values:
             if taken.op is not Op.TAKE_ROWS or taken.inputs[0] in results:
                 continue
-            if all(user.op is Op.TAKE_ROWS and user.inputs == taken.inputs for user in users[taken.inputs[0]]):
+            if all(_lets_pass(taken, user) for user in users[taken.inputs[0]]):
                 further = _push(b, *taken.inputs)
                 if further is not None:
                     moved[taken] = further
         if not moved:
             return program
         program = substitute(program, moved)
+
+
+def _lets_pass(taken: Value, user: Value) -> bool:
+    """Whether ``user`` of what rows are taken of does not need all of it, or may have it in another order.
+
+    A product that is summed over edges has two places (``placement.py``), which it keeps where nothing else reads it.
+    """
+    if user.op is Op.SPMM and taken.inputs[0].op is Op.MATMUL:
+        return True
+    return user.op is Op.TAKE_ROWS and user.inputs == taken.inputs
 
 
 def _push(b: Builder, x: Value, rows: Value) -> Value | None:

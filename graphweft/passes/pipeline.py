@@ -50,10 +50,8 @@ _WORTH_A_LOOK = 2.0  # times the cost of reading inputs that keeping what depend
 _LOOK = 2e-5  # seconds that a comparison takes whatever its size
 WORTH_A_KERNEL = 4 << 20  # bytes of a matrix from which an elementwise kernel is generated for it
 MARGIN = 0.05  # gain that measured times must promise before they overrule the built-in coefficients
-# Gain that reading own rows apart from sums over edges must promise: on dense graphs it took 1.3 to 1.7 x at 0.88.
-_OWN_MARGIN = 0.15
 _ONE_BY_ONE = 12  # sites whose orders are tried one at a time
-_NARROW, _FEW_EDGES = 32, 8  # columns of rows that are read where they lie; edges per row
+_NARROW, _FEW_EDGES = 48, 8  # columns of rows that are read where they lie, as in runtime/sparse.py; edges per row
 PASSES = (
     "cleanup",
     "structure",
@@ -323,14 +321,12 @@ def _choose(candidates: list[Program], request: Request) -> tuple[int, dict[str,
     """The candidate and orders with the least predicted cost: by the built-in model, then by the fitted one.
 
     What the fitted model, which rests on measured times, would change has to gain more than MARGIN: near ties stay as
-    the built-in coefficients decide them, alike on every run. A candidate that takes nodes' own rows apart has to
-    gain more than _OWN_MARGIN over the first: what that adds is priced too low.
+    the built-in coefficients decide them, alike on every run.
     """
     if request.orders is not None:
         given = {**sites(candidates[0]), **request.orders}
         return 0, given, finish(candidates[0], given, request)
     index, orders, best = 0, sites(candidates[0]), None
-    dearer = [1 / (1 - _OWN_MARGIN) if i and _takes_own_rows(p) else 1.0 for i, p in enumerate(candidates)]
     for model in dict.fromkeys((CostModel(), request.model)):
         margin = 1e-6 if best is None else MARGIN
         starts = [orders if i == index else {} for i in range(len(candidates))]
@@ -338,19 +334,12 @@ def _choose(candidates: list[Program], request: Request) -> tuple[int, dict[str,
             _search(candidate, {**sites(candidate), **start}, replace(request, model=model), margin)
             for candidate, start in zip(candidates, starts, strict=True)
         ]
-        seconds = [dearer[i] * found[i][1].seconds for i in range(len(found))]
-        least = min(range(len(found)), key=seconds.__getitem__)
-        if best is None or seconds[least] < seconds[index] * (1 - margin):
+        least = min(range(len(found)), key=lambda i: found[i][1].seconds)
+        if best is None or found[least][1].seconds < found[index][1].seconds * (1 - margin):
             index = least
         orders, best = found[index]
     assert best is not None  # the loop ran at least once
     return index, orders, best
-
-
-def _takes_own_rows(program: Program) -> bool:
-    """Whether some nodes read their own rows of what is summed over their neighbours, as those of GIN."""
-    summed = {v.inputs[1] for v in program.values if v.op is Op.SPMM and v.inputs[0].op is Op.TAKE_DST}
-    return any(v.op is Op.TAKE_ROWS and v.inputs[0] in summed for v in program.values)
 
 
 def _search(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from ir.programs import Writer
 from zoo import random_edges
 
 from graphweft._config import config
@@ -16,8 +17,10 @@ from graphweft.nn import GCN, GIN, SAGE
 from graphweft.passes import pipeline
 from graphweft.passes.pipeline import PASSES, Compiled
 from graphweft.passes.placement import Order
+from graphweft.passes.work import Sizes
 from graphweft.runtime.compile import Standing
 from graphweft.runtime.plan import Plan
+from graphweft.runtime.sparse import wants_panel
 from graphweft.storage.feature import SparseFeatures
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -119,6 +122,25 @@ def test_few_rows_restrict_the_last_aggregation() -> None:
     assert program.count(Op.TAKE_DST) == 1
     with config(disabled_passes="demand"):
         assert _compiled(GCN(64, 32, 4), graph, x, rows).program.count(Op.TAKE_DST) == 0
+
+
+def test_products_keep_both_orders_where_few_rows_are_asked_for() -> None:
+    """Of GIN, whose last layer reads the same rows for nodes and for their neighbours: few columns are summed."""
+    graph, x, rows = _graph(5000, 40000), torch.ones(5000, 64), torch.arange(50)
+    compiled = _compiled(GIN(64, 8, 41, num_layers=2), graph, x, rows)
+    (restricted,) = (
+        v for v in compiled.program.values if v.op is Op.SPMM and v.tensor.rows == "R" and v.inputs[0].op is Op.TAKE_DST
+    )
+    assert compiled.orders["layers.1.weight1"] is Order.AGGREGATE and restricted.tensor.dims == (8,)
+
+
+@pytest.mark.parametrize(("columns", "folded"), [(32, False), (41, False), (48, False), (49, True), (64, True)])
+def test_factors_are_applied_at_edges_only_where_rows_are_copied_by_panels(columns: int, folded: bool) -> None:
+    """Each of 40 edges a node would look its factor up; a panel has it applied once a row."""
+    w = Writer()
+    summed = w.b.add(Op.SPMM, w.graph(), w.nodes(width=columns))
+    sizes = Sizes({"V": 10**6, "E": 4 * 10**7})
+    assert pipeline._folds_scale(summed, sizes) == folded == wants_panel(10**6, 4 * 10**7, 4 * columns)
 
 
 @pytest.mark.parametrize("off", PASSES)
