@@ -528,6 +528,7 @@ def test_a_batch_that_reaches_the_nodes_that_its_part_does_is_made_to_see_how_mu
         assert all(1 <= times < 3 for times in _times_larger(mini, part, 8.0, 1024))  # by sizes alone
 
 
+@pytest.mark.own_process
 def test_what_torch_takes_in_a_step_beside_the_pool_is_counted() -> None:
     """Beside 4 MB of the pool that stay: 64 MB of torch's own that pass."""
     kept: list[torch.Tensor] = []
