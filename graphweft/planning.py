@@ -18,7 +18,7 @@ from graphweft.data.dataset import Dataset
 from graphweft.data.load import load
 from graphweft.data.stored import StoredDataset
 from graphweft.model_of_spec import make_model
-from graphweft.run import load_dataset, threads_of
+from graphweft.run import load_dataset, run_settings
 from graphweft.runtime.machine import Machine
 from graphweft.schedule.known_places import as_schedule, is_apart
 from graphweft.storage.store import Store, is_store
@@ -123,7 +123,7 @@ def plan(
 
 def plan_run(spec: TrainSpec, machine: str | None, ranks: int) -> Plan:
     """As :func:`plan`, with the threads that a run of ``spec`` has."""
-    with threads_of(spec):
+    with run_settings(spec):
         return plan(spec, machine=machine, ranks=ranks, mode=spec.mode)
 
 

@@ -101,7 +101,7 @@ def run(spec: TrainSpec) -> dict[str, Any]:
     """
     start = time.perf_counter()
     ranks = _join(spec)
-    with ranks.guarded(), _threads(max(1, (spec.threads or usable_cores()) // local_size())), _limited(spec):
+    with ranks.guarded(), run_settings(spec, local_size()), _limited(spec):
         trainer, sparsity = _started(spec, ranks)
         if spec.resume:
             trainer.resume()
@@ -223,7 +223,7 @@ def explain_run(spec: TrainSpec, full: bool = False) -> str:
 
     Raises: ConfigError or DataError for whatever the caller can set right.
     """
-    with _threads(spec.threads or usable_cores()):
+    with run_settings(spec):
         if spec.task == "nodes" and holds_graphs(spec.data, spec.root):
             spec = replace(spec, task="graphs")
         ds = load_dataset(spec)
@@ -258,7 +258,7 @@ def bench_run(spec: TrainSpec, rounds: int, epochs: int, out: Path | None, model
     check_integer("epochs", epochs, 2, 10**6)
     if out is not None:
         check_folder(out.parent)
-    with _threads(spec.threads or usable_cores()):
+    with run_settings(spec):
         ds = load_dataset(spec)
         check_fits(ds.num_nodes, ds.num_features, spec.hidden, ds.num_classes, spec.layers)
         bench.main(
@@ -454,20 +454,27 @@ def _check_resumable(spec: TrainSpec) -> None:
         check_same_run(str(spec.folder), state.get("config", {}), spec.identity())
 
 
-def threads_of(spec: TrainSpec) -> AbstractContextManager[None]:
-    """The threads of a run for the block."""
-    return _threads(spec.threads or usable_cores())
+@contextmanager
+def run_settings(spec: TrainSpec, processes: int = 1) -> Iterator[None]:
+    """Threads and precision of float32 products of a run for the block, of so many ``processes`` on this machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, (spec.threads or usable_cores()) // processes))
+    try:
+        with nullcontext() if spec.matmul_precision == "highest" else _multiplying(spec.matmul_precision):
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """``count`` threads for the block."""
-    former = torch.get_num_threads()
-    torch.set_num_threads(count)
+def _multiplying(precision: str) -> Iterator[None]:
+    """Products of float32 by ``torch.set_float32_matmul_precision(precision)`` for the block."""
+    former = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
-        torch.set_num_threads(former)
+        torch.set_float32_matmul_precision(former)
 
 
 def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, Any]:

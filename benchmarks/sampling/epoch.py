@@ -1,7 +1,8 @@
 """Mini-batch training of a three-layer SAGE, preparation included, against DGL, paired in one run.
 
 ``python benchmarks/sampling/epoch.py [--twin ogbn-products] [--scale 0.25] [--hidden 64 256] [--dgl-python PYTHON]``.
-Lines: ``own`` (the trainer's mini-batch step as it comes), ``bf16`` (the same with ``precision="bf16"``), ``prepare``
+Lines: ``own`` (the trainer's mini-batch step as it comes), ``high`` (the same after
+``torch.set_float32_matmul_precision("high")``), ``bf16`` (with ``precision="bf16"``), ``prepare``
 (its preparation alone, all threads), ``model`` (its model alone over batches prepared beforehand), ``dgl``
 (DataLoader over DGL's fused neighbour sampler) and ``graphbolt`` (DGL's newer data loading). All systems start from
 the same weights; before timing their mean losses over the first batches agree within three per cent (over six batches
@@ -32,7 +33,7 @@ WORKER = Path(__file__).parent / "epoch_worker.py"
 COLUMNS = ("system", "hidden", "batches_per_s", "spread", "times_slower", "stall", "of_longer", "peak_mib")
 LOSS_BOUND = 0.03
 READY = 6  # batches that the model alone trains on, again and again: it learns these sooner
-TURN = {"own": 24, "bf16": 24, "prepare": 24, "model": 12, "dgl": 6, "graphbolt": 5}  # batches of a turn
+TURN = {"own": 24, "high": 24, "bf16": 24, "prepare": 24, "model": 12, "dgl": 6, "graphbolt": 5}  # batches of a turn
 
 
 def save(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
@@ -125,7 +126,9 @@ def main() -> int:
     parser.add_argument("--check-batches", type=int, default=60)  # of other draws: fewer differ by chance
     parser.add_argument("--data", type=Path, help="folder that keeps the data between runs; else it is made anew")
     parser.add_argument("--peers", nargs="+", default=["dgl", "graphbolt"])
-    parser.add_argument("--systems", nargs="+", default=["own", "bf16", "prepare", "model"], help="beside DGL's")
+    parser.add_argument(
+        "--systems", nargs="+", default=["own", "high", "bf16", "prepare", "model"], help="beside DGL's"
+    )
     parser.add_argument("--dgl-python", default="", help="interpreter of an environment with DGL; empty: without DGL")
     parser.add_argument("--out", type=Path, default=RESULTS / "sampling_epoch.csv")
     arguments = parser.parse_args()

@@ -239,7 +239,12 @@ def build(system: str, folder: Path):
         return build_dgl(folder, case, system == "graphbolt")
     if system == "bf16":  # read when graphweft is imported
         os.environ["GRAPHWEFT_PRECISION"] = "bf16"
-    return {"own": build_own, "bf16": build_own, "prepare": build_prepare, "model": build_model}[system](folder, case)
+    if system == "high":
+        import torch
+
+        torch.set_float32_matmul_precision("high")
+    own = dict.fromkeys(("own", "high", "bf16"), build_own)
+    return {**own, "prepare": build_prepare, "model": build_model}[system](folder, case)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ _MODEL = (
 )
 _DATA = "spec data root scale features task normalize fold edge_data"
 _BATCHES = "mode fanouts batch_size sampler macro quality accumulate prepare cuda_graphs schedule memory"
-_RANKS = "ranks rank_reduce halo max_restarts device precision threads"
+_RANKS = "ranks rank_reduce halo max_restarts device precision matmul_precision threads"
 _OUTPUT = "out trace resume as_json quiet help machine"
 GROUPS: dict[str, tuple[str, ...]] = {
     "Data": tuple(_DATA.split()),

@@ -21,7 +21,7 @@ from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
 from graphweft.partitioning.partition import Partition, check_choice, partition, partition_bytes
 from graphweft.partitioning.report import Exchange
-from graphweft.run import load_dataset, threads_of
+from graphweft.run import load_dataset, run_settings
 from graphweft.storage.memory_size import shown_bytes
 from graphweft.storage.store import Store, is_store
 from graphweft.train.ranked_full import exchange_of
@@ -43,7 +43,7 @@ def partition_run(spec: TrainSpec, k: int, method: str, passes: int, out: Path |
     if out is not None:
         check_out(out) if as_folder else check_folder(out.parent)
     lean_heap()  # what is made and freed on the way is larger than a part
-    with threads_of(spec):
+    with run_settings(spec):
         ds = StoredGraph(Store(spec.data)) if _is_stored(spec) else load_dataset(spec)
         epoch = _epoch(spec, ds)
         labels = training_labels(ds)

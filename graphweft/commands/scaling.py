@@ -17,7 +17,7 @@ from graphweft.data.dataset import training_labels
 from graphweft.model_of_spec import make_model
 from graphweft.partitioning.partition import partition
 from graphweft.partitioning.report import Rates, predict
-from graphweft.run import load_dataset, threads_of
+from graphweft.run import load_dataset, run_settings
 from graphweft.train.plan import Plan
 from graphweft.train.ranked_full import exchange_of
 from graphweft.train.spec import TrainSpec
@@ -79,7 +79,7 @@ def scaling_run(spec: TrainSpec, ranks: int, network: str, plan: Plan) -> list[S
     whole = next((w.epoch_seconds for w in strategies if w.mode == "full" and w.ranks == 1 and not w.refused), None)
     if whole is None:
         raise ConfigError("network: expected a model and data that full batches are priced for")
-    with threads_of(spec):
+    with run_settings(spec):
         ds = load_dataset(spec)
         epoch = exchange_of(make_model(spec, ds), ds.labelled("train"), spec.halo, ds.x)
         usual = Rates(latency, 1 / rate)

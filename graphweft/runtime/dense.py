@@ -34,7 +34,7 @@ _cross_entropy = _native.declare("gw_cross_entropy_f32")
 # takes part in as many products as the narrower operand has columns.
 _ROUNDED_FROM = 40
 _HALF_FROM = 16  # the same where the left operand is not rounded, as it lies in bfloat16
-_SPLIT_FROM = 192  # columns of both operands from which floats that are split are multiplied faster
+_SPLIT_FROM = 128  # columns of both operands from which floats that are split are multiplied faster
 _TILES = 2
 _HALVES = ({torch.bfloat16, torch.float32}, {torch.bfloat16})
 
@@ -147,7 +147,16 @@ def splits_operands(k: int, m: int) -> bool:
     further from the exact one than that of float32. It is another sum, with other last bits, so it is asked for as in
     torch: by ``torch.set_float32_matmul_precision("high")``. Then, as for :func:`rounds_operands`, widths decide.
     """
-    return min(k, m) >= _SPLIT_FROM and torch.get_float32_matmul_precision() != "highest" and _native.has_tiles()
+    return min(k, m) >= _SPLIT_FROM and _may_split() and _native.has_tiles()
+
+
+def _may_split() -> bool:
+    """Whether torch was told that products of float32 may be made of shorter numbers."""
+    try:
+        return torch.get_float32_matmul_precision() != "highest"
+    except RuntimeError:  # torch does not answer for the older setting once the newer ones say something else
+        newer: str = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
+        return newer not in ("ieee", "none")
 
 
 @functools.cache

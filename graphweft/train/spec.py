@@ -150,6 +150,8 @@ class TrainSpec(LoopOptions, TableOptions):
         drawn=True)
     precision: str = option("float32", "", "bf16: sums and products read bfloat16; int8: batches read 8-bit features.",
         choices=PRECISIONS, resume="given")
+    matmul_precision: str = option("highest", "", "high: wide float32 products from bfloat16 parts of every number, as "
+        "accurate, on processors with matrix tiles.", choices=("highest", "high"), resume="given")
     order: str = option("auto", "", "full: nodes with their neighbours near; auto: where it pays.", choices=NODE_ORDERS,
         resume="free")
     seed: int = option(0, "N", "Seed of parameters, dropout, random splits and graphs.", least=0, most=2**63 - 1)

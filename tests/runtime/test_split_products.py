@@ -1,5 +1,8 @@
 """Float32 products by matrix tiles, of operands that are split into parts: against float64, as near as torch's."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from adjacencies import Layout
@@ -148,6 +151,36 @@ def test_they_are_asked_for_as_in_torch_and_widths_decide(asked, monkeypatch):
     asked("highest")
     assert not dense.splits_operands(256, 256)
     asked("high")
-    assert dense.splits_operands(256, 256) and not dense.splits_operands(256, 47)
+    assert dense.splits_operands(128, 256) and not dense.splits_operands(256, 47)
     monkeypatch.setattr(_native, "has_tiles", lambda: False)
     assert not dense.splits_operands(256, 256)
+
+
+def test_newer_names_of_torch_are_read():
+    """Torch answers for its older setting with an error once a newer one was used."""
+    code = """
+import torch
+from graphweft import _native
+from graphweft.runtime import dense
+_native.has_tiles = lambda: True
+torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+assert dense.splits_operands(256, 256)
+torch.backends.mkldnn.matmul.fp32_precision = "ieee"
+assert not dense.splits_operands(256, 256)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_terms_begin_at_any_column(split):
+    """Terms whose widths are no multiples of a tile's, one of them narrower than a vector."""
+    widths, m = (3, 37, 16, 65), 50
+    tables = [rows(700, width, seed) for seed, width in enumerate(widths)]
+    weights = [rows(width, m, 10 + seed) for seed, width in enumerate(widths)]
+    ids = torch.randint(700, (900,), generator=torch.Generator().manual_seed(5))
+    found = matmul_terms([Term(x, w, rows=ids) for x, w in zip(tables, weights, strict=True)])
+    joined, weight = torch.cat([x[ids] for x in tables], 1), torch.cat(weights)
+    assert error(found, joined, weight) <= 2 * max(error(joined @ weight, joined, weight), 2.0**-24)
+    tables[1][ids[450], 5] = float("inf")
+    special = matmul_terms([Term(x, w, rows=ids) for x, w in zip(tables, weights, strict=True)])
+    assert not torch.isfinite(special[450]).any() and torch.isfinite(special[ids != ids[450]]).all()
+    torch.testing.assert_close(special[ids != ids[450]], found[ids != ids[450]], rtol=1e-5, atol=1e-5)

@@ -34,7 +34,7 @@ BAD: list[tuple[str, Any]] = [
     ("scheduler", "cyclic"), ("scheduler", "step:0"), ("scheduler", "step:a"), ("scheduler", 5), ("clip", 0.0),
     ("clip_value", -1.0), ("ema", 1.0), ("metrics", "f1"), ("metrics", 3), ("best", "f1"), ("logger", "json"),
     ("fold", 10), ("readout", "add"), ("ranks", -1), ("rank_reduce", "some"), ("halo", "int4"),
-    ("precision", "half"), ("max_restarts", -1),
+    ("precision", "half"), ("matmul_precision", "medium"), ("max_restarts", -1),
     ("device", ""), ("device", 3), ("schedule", "some"), ("schedule", 3),
 ]  # fmt: skip
 
