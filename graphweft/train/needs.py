@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from graphweft import _config
 from graphweft._budget import Budget, Highest, in_force, own_bytes
 from graphweft._errors import ConfigError, MemoryBudgetError
-from graphweft._memory import POOL, heap_bytes, lean_heap
+from graphweft._memory import POOL, SMALL, heap_bytes, lean_heap
 from graphweft.data.dataset import Dataset
 from graphweft.data.part_dataset import PartDataset
 from graphweft.data.stored import StoredDataset
 from graphweft.dist.ranks import Ranks
 from graphweft.ir.residency import TensorType
 from graphweft.passes.work import Sizes
-from graphweft.runtime.footprint import footprint, kept_bytes
+from graphweft.runtime.footprint import footprint, kept_bytes, whole_pages
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.rehearsal import Prepared, Run, taken_bytes
 from graphweft.storage.feature import SparseFeatures, is_dense
@@ -383,7 +383,8 @@ def full_needs(
     if records:  # outputs that are handed out lie beside the recording, whose memory is the next step's
         out = loss_bytes(ds.num_nodes, ds.num_classes)
         inside = taken_bytes(last) - (0 if ordered else out)
-        both = max(both, steps + out + max(inside - steps, 0))
+        handed = whole_pages(out) if out >= SMALL else out  # nothing of the pool is free then
+        both = max(both, steps + handed + max(inside - steps, 0))
     if measures:  # by a step that is not recorded
         steps = max(steps, taken_bytes(replace(first, is_taped=False)))
     steps = max(steps, step.making, evaluation.making)  # which is over before the first step
