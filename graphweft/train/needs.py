@@ -381,10 +381,8 @@ def full_needs(
     last = Run(plans[1], sizes)
     steps, both = taken_bytes(first, first), taken_bytes(first, last, first, last)
     if records:  # outputs that are handed out lie beside the recording, whose memory is the next step's
-        out = loss_bytes(ds.num_nodes, ds.num_classes)
-        inside = taken_bytes(last) - (0 if ordered else out)
-        handed = whole_pages(out) if out >= SMALL else out  # nothing of the pool is free then
-        both = max(both, steps + handed + max(inside - steps, 0))
+        inside = taken_bytes(last) - (0 if ordered else loss_bytes(ds.num_nodes, ds.num_classes))
+        both = max(both, steps + handed_bytes(ds) + max(inside - steps, 0))
     if measures:  # by a step that is not recorded
         steps = max(steps, taken_bytes(replace(first, is_taped=False)))
     steps = max(steps, step.making, evaluation.making)  # which is over before the first step
@@ -481,6 +479,12 @@ def rehearsed(make: Callable[[], Any], train: Callable[[Any], object]) -> Prepar
     return Prepared(regions, (making - ready,), Run(beside=(small,), by_torch=by_torch, noted=tuple(trained)))
 
 
+def handed_bytes(ds: Dataset) -> int:
+    """The outputs of all nodes, in pages of their own."""
+    size = loss_bytes(ds.num_nodes, ds.num_classes)
+    return size if size < SMALL else whole_pages(size)
+
+
 def loss_bytes(rows: int, columns: int) -> int:
     """A float32 gradient of the loss."""
     return torch.float32.itemsize * rows * columns
@@ -497,6 +501,7 @@ __all__ = [
     "data_bytes",
     "dense_bytes",
     "full_needs",
+    "handed_bytes",
     "loss_bytes",
     "refusal",
     "rehearse",
