@@ -147,7 +147,13 @@ def _edge_bytes(model: nn.Module) -> int:
         return _STRUCTURE + _SCORES * heads
     if not layers:  # what is propagated reads all rows, in both directions
         return 2 * _STRUCTURE if is_plain(model) and not isinstance(model, Stack) else 0
-    return _NUMBERED + (_LOOPS if any(layer.add_self_loops for layer in layers) else 0) + _compared_bytes(model)
+    return _NUMBERED + _looped_bytes(model) + _compared_bytes(model)
+
+
+def _looped_bytes(model: nn.Module) -> int:
+    """Of an edge of the graph with loops, which is made for attention."""
+    layers = (module for module in model.modules() if isinstance(module, AttentionConv))
+    return _LOOPS if any(layer.add_self_loops for layer in layers) else 0
 
 
 def _compared_bytes(model: nn.Module) -> int:
@@ -207,7 +213,8 @@ def _mini(base: Needs, model: nn.Module, ds: Dataset, drawn: Drawn, sizes: _Size
     # of macro-batches each has the rows of nearly all nodes where its parts are large or its draws are wide
     data = base.data + (0 if drawn.macro is None else KEPT * round(nodes * sizes.row))
     step = _paged(found.step + (found.edges + found.rows) * _compared_bytes(model))  # with loops
-    made = replace(base, data=data, batches=found.ids + rows, step=step)
+    structure = base.structure + edges * _looped_bytes(model)
+    made = replace(base, data=data, structure=structure, batches=found.ids + rows, step=step)
     evaluation = POOL.page + _REAL * nodes * sizes.evaluated
     return replace(made, evaluation=max(evaluation, edges * _walked(model)), trims=True)
 
