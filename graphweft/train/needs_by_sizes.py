@@ -32,9 +32,9 @@ _REAL = 4
 _STRUCTURE = 6  # bytes of an edge: the graph turned around, and what making it takes
 _COMPILED = 3 << 19  # bytes that programs take
 _SCORES = 12  # of an edge and head: scores, what the softmax makes of them, and a gradient
-# Bytes of an edge of the graph that attention reads in both directions, numbered, and with loops; its kernels keep
-# nothing of an edge, but where scores are compared with those of other edges.
-_NUMBERED, _LOOPS = 10, 8
+# Bytes of an edge of the graph that attention reads in both directions, of one into a training node, which the last
+# layer reads, and of one of the graph with loops; its kernels keep nothing of an edge, but scores that are compared.
+_TURNED, _LAST, _LOOPS = 8, 12, 8
 _ENDS = 32  # of an edge: both ends, its number and what is read of it, as plain torch takes them
 _GAPS = 2  # times the widest rows: steps with dropout are not recorded, and regions do not fit the gaps of others
 
@@ -103,7 +103,7 @@ def _sizes_of(model: nn.Module, ds: Dataset) -> _Sizes:
         dense = _REAL * nodes * width
     elif isinstance(x, Tensor):
         row = x.nbytes / max(nodes, 1)
-    edge = _edge_bytes(model)
+    edge = _edge_bytes(model, ds.train_idx.numel() / max(nodes, 1))
     if isinstance(model, Stack):
         made = [out_width(layer) for layer in model.layers]
         evaluated = max(max(a, b) + b for a, b in itertools.pairwise([0, *made]))
@@ -123,31 +123,34 @@ def _columns(model: Stack, read: int, made: Sequence[int]) -> int:
     """Of all nodes, that a step has at once: what layers read and, with its gradient, what they make; with dropout what
     that leaves of hidden rows.
 
-    Attention has the operands of its scores as well, and gradients of all of them. Products of a node's rows with its
-    neighbours' are there beside both.
+    Attention multiplies first: it has the operands of its scores, with gradients of all of them, and of what it reads
+    only what dropout leaves. Products of a node's rows with its neighbours' are there beside both.
     """
     hidden, drops = sum(made[:-1]), _drops(model)
     if _multiplies(model):
         return max(4 * read, 2 * read + 5 * hidden + made[-1])
     if not any(isinstance(layer, AttentionConv) and not isinstance(layer, CGATConv) for layer in model.layers):
         return read + hidden + 2 * sum(made) + (hidden + _GAPS * max(made) if drops else 0)
-    columns = read + (read + hidden if drops else 0)
+    columns = 2 * read + hidden if drops else 0
     for layer, width in zip(model.layers, made, strict=True):
         heads = _heads(layer)
         operands = sum(p.dim() == 2 and p.shape[0] > heads and p.shape[-1] == width for p in layer.parameters())
-        columns += max(4, 2 + operands) * width + 4 * heads
+        columns += max(5, 3 + operands) * width + 4 * heads
     return columns
 
 
-def _edge_bytes(model: nn.Module) -> int:
-    """Of an edge: the forms of the graph that attention reads, and what it keeps of its scores."""
+def _edge_bytes(model: nn.Module, trained: float) -> int:
+    """Of an edge: the forms of the graph that attention reads, and what it keeps of its scores.
+
+    ``trained``: the share of training nodes.
+    """
     layers = [layer for layer in model.layers if isinstance(layer, AttentionConv)] if isinstance(model, Stack) else []
     heads = max(map(_heads, model.modules()), default=0)
     if heads and not layers:
         return _STRUCTURE + _SCORES * heads
     if not layers:  # what is propagated reads all rows, in both directions
         return 2 * _STRUCTURE if is_plain(model) and not isinstance(model, Stack) else 0
-    return _NUMBERED + _looped_bytes(model) + _compared_bytes(model)
+    return _TURNED + round(_LAST * trained) + _looped_bytes(model) + _compared_bytes(model)
 
 
 def _looped_bytes(model: nn.Module) -> int:
@@ -201,20 +204,22 @@ def _full(base: Needs, model: nn.Module, ds: Dataset, sizes: _Sizes) -> Needs:
 
 
 def _mini(base: Needs, model: nn.Module, ds: Dataset, drawn: Drawn, sizes: _Sizes) -> Needs:
-    """Each batch is made when it is due."""
+    """Each batch is made when it is due; macro-batches are rougher, as what they take depends on their draws."""
     nodes, edges = ds.num_nodes, ds.num_edges
     known = drawn.sampler == "neighbor"
     hops = fitting_fanouts(model, drawn.fanouts if known else None)
     seeds, fanouts = min(drawn.batch_size, ds.train_idx.numel()), hops if known else [-1] * len(hops)
     summed = not any(isinstance(module, AttentionConv) for module in model.modules())  # before they are multiplied
-    held = (int(summed), int(_drops(model))) if is_plain(model) else (2, 1)
+    is_known = is_plain(model) and drawn.macro is None
+    held = (int(summed), int(_drops(model))) if is_known else (2, 1)
     found = batch_estimate(model, sizes.read, fanouts, seeds, nodes, edges, features=held)
     rows = round(found.rows * sizes.row)
     # of macro-batches each has the rows of nearly all nodes where its parts are large or its draws are wide
     data = base.data + (0 if drawn.macro is None else KEPT * round(nodes * sizes.row))
     step = _paged(found.step + (found.edges + found.rows) * _compared_bytes(model))  # with loops
     structure = base.structure + edges * _looped_bytes(model)
-    made = replace(base, data=data, structure=structure, batches=found.ids + rows, step=step)
+    step += 0 if is_known else rows
+    made = replace(base, data=data, structure=structure, batches=found.ids + rows, step=step, is_close=is_known)
     evaluation = POOL.page + _REAL * nodes * sizes.evaluated
     return replace(made, evaluation=max(evaluation, edges * _walked(model)), trims=True)
 
