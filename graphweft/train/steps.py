@@ -184,7 +184,8 @@ def planned(
                 if mode == "full" or given.drawn != USUALLY_DRAWN or len(modes) == 1:
                     raise  # the user's options, or nothing else that could be taken
                 strategies.append(Strategy(mode, refused=str(failure)))
-    strategies = [_as_of_now(strategy, base_needs(given.ds, given.model, room)) for strategy in strategies]
+    base = base_needs(given.ds, given.model, room)
+    strategies = [_as_of_now(strategy, base) for strategy in strategies]
     strategies.append(Strategy("macro", refused="holds the graph in memory as mini does; a store on disk needs less"))
     room.forget()
     plan = choose(strategies, statistics_of(given.ds), None if budget is None else budget.limit, str(machine))
