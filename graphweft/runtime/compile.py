@@ -344,6 +344,11 @@ class CompiledFunction:
         x.data = x.new_zeros(()).expand(x.shape)
         self._released = weakref.ref(x)
 
+    @property
+    def kept_by_torch(self) -> int:
+        """Bytes of values that were computed once and lie in torch's own memory."""
+        return self._hoisted.bytes_by_torch()
+
     def hoist(self, arguments: Arguments) -> list[Any]:
         """Everything that is computed once for ``arguments``; whoever holds the list keeps it alive."""
         plan, content = self.ready(arguments), _content(arguments)

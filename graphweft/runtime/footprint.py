@@ -132,20 +132,20 @@ def _turning(value: Value, sizes: Sizes, kept: Collection[Value]) -> int:
     """
     if value.op is Op.TAKE_DST and value.get("loops"):  # the edges without loops, and numbers of all
         assert isinstance(value.type, StructType)
-        return _whole_pages(2 * _NARROW * sizes.rows.get(value.type.edge, 0))
+        return whole_pages(2 * _NARROW * sizes.rows.get(value.type.edge, 0))
     between, at = 0, value
     while at.inputs and at.inputs[0].op in STRUCTURE and at.inputs[0] not in kept:
         at = at.inputs[0]
         between += _structure_bytes(at, Form.ROWS, sizes, False)
     if value.op is not Op.REVERSE or not isinstance(value.type, StructType):
-        return _whole_pages(between)
+        return whole_pages(between)
     made = _structure_bytes(value, Form.EDGES, sizes, False)
     # a place of 16 bits for every edge, with lists of buckets; large ones do not fit the gaps of others
-    passing = _whole_pages(between + made + 2 * sizes.rows.get(value.type.edge, 0)) - made
+    passing = whole_pages(between + made + 2 * sizes.rows.get(value.type.edge, 0)) - made
     return passing if made <= Pool.page else passing + Pool.page
 
 
-def _whole_pages(nbytes: int) -> int:
+def whole_pages(nbytes: int) -> int:
     """Bytes that the pool maps for so many."""
     return -(-nbytes // Pool.page) * Pool.page
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweft._memory import empty
+from graphweft._memory import POOL, empty
 from graphweft.graph.graph import Graph
 from graphweft.runtime.constants import Reference
 from graphweft.runtime.plan import HoistedValue, Plan
@@ -141,6 +141,11 @@ class HoistedValues:
         """Whether the value of ``item`` is at hand for the inputs as they are."""
         marks = self._entry(content, item).marks
         return marks is not None and marks == content.marks(item.leaves)
+
+    def bytes_by_torch(self) -> int:
+        """Bytes of kept values that lie in torch's own memory, as those that the interpreter made."""
+        values = [entry.value for _, entries in self._kept.values() for entry in entries.values()]
+        return sum(value.nbytes for value in values if type(value) is Tensor and not POOL.owns(value))
 
     def renew(self, item: HoistedValue, content: Content) -> None:
         """Takes the inputs, as they are now, for those that the kept value was computed from."""

@@ -21,33 +21,46 @@ _TYPED, _TYPED_HEADS = 5.5, 18  # times the rows of sources: what a step of a ty
 
 
 class Estimate(NamedTuple):
-    """Of a batch, from sizes: bytes of its step beside rows of features, how many these are, and bytes of ids."""
+    """Of a batch, from sizes: bytes of its step beside rows of features, how many these are, bytes of ids, edges."""
 
     step: int
     rows: int
     ids: int
+    edges: int
 
 
 def batch_estimate(
-    model: nn.Module, width: int, fanouts: Sequence[int], seeds: int, nodes: int, edges: int, relations: int = 1
+    model: nn.Module,
+    width: int,
+    fanouts: Sequence[int],
+    seeds: int,
+    nodes: int,
+    edges: int,
+    relations: int = 1,
+    features: tuple[int, int] = (2, 1),
 ) -> Estimate:
-    """What a batch takes where draws are uniform; ``relations``: that lead into a node, each of which draws as many."""
+    """What a batch takes where draws are uniform.
+
+    ``relations``: that lead into a node, each of which draws as many. ``features``: times that a step holds rows of
+    features, of nodes that the first layer computes and of those that it reads.
+    """
     layers = [out_width(layer) for layer in model.layers] if isinstance(model, Stack) else []
     widths = layers or [max((p.shape[-1] for p in model.parameters() if p.dim() > 1), default=1)] * len(fanouts)
     heads = max((int(getattr(module, "heads", 0)) for module in model.modules()), default=0)
     mean, reached, drawn, total = edges / max(nodes, 1), float(seeds), 0.0, 0.0
     typed = isinstance(model, TypedStack) and embeds(model)
     inputs = [widths[0] if typed else width, *widths[:-1]]
-    for fanout, out, given in zip(fanouts, reversed(widths), reversed(inputs), strict=False):
+    times = [features, *[(2, 1)] * len(inputs[1:])]
+    for fanout, out, given, held in zip(fanouts, reversed(widths), reversed(inputs), reversed(times), strict=False):
         hop = min(reached * (mean if fanout < 0 else min(fanout * relations, 2 * mean)), float(edges))
         further = nodes - (nodes - reached) * float(np.exp(-hop / max(nodes, 1)))
-        rows = reached * (2 * given + 4 * out) + further * (given + 2 * (out if heads else 0))
+        rows = reached * (held[0] * given + 4 * out) + further * (held[1] * given + 2 * (out if heads else 0))
         if typed:  # which multiplies features first, and computes some of a layer for its sources
             rows = further * max(given, out) * (_TYPED_HEADS if heads else _TYPED)
         total += _REAL * rows + hop * (16 + 8 * heads)
         reached, drawn = further, drawn + hop
     ids = reached * 3 * _ID + drawn * 2 * _ID
-    return Estimate(int(total + ids), int(reached), int(ids))
+    return Estimate(int(total + ids), int(reached), int(ids), int(drawn))
 
 
 __all__ = ["Estimate", "batch_estimate"]

@@ -242,6 +242,8 @@ class FullBatch(Steps):
         rows = self.ds.num_nodes if wanted is None else wanted.numel()
         loss = loss_bytes(rows, self.ds.num_classes)
         base = base_needs(self.ds, self.model, budget)
+        assert isinstance(self.model, CompiledModule)  # as its plans are at hand
+        base = replace(base, program=base.program - self.model.function.kept_by_torch)  # which is counted as kept
         measures = (measures or budget.limit >= UNLIMITED) and self._measures_first()
         facts = not self._keep_features, is_recorded(step), measures, self.order is not None
         return full_needs(base, self.ds, (step, evaluation), sizes, loss, *facts)

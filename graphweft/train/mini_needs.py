@@ -89,8 +89,8 @@ def needs_within(mini: BatchSteps, budget: RunBudget) -> tuple[Needs, list[CoreS
     def together(way: CoreSplit) -> tuple[Needs, Taken]:
         lets_go = budget.limit < UNLIMITED  # as a run within a budget does
         both = by_epochs(batches, len(mini.loader), way, evaluation, _EPOCHS, lets_go)
-        more = max(0, both.most - single[way].most)
-        return replace(base, batches=single[way].most - step, trims=False, evaluation=more), both
+        alone = min(single[way].most, both.most)  # gaps of the first epoch have room for what an evaluation keeps
+        return replace(base, batches=alone - step, trims=False, evaluation=both.most - alone), both
 
     ways = {way: together(way) for way in single}
     if not all(budget.fits(needs) for needs, _ in ways.values()):

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from graphweft import _config
 from graphweft._budget import Budget, Highest, in_force, own_bytes
 from graphweft._errors import ConfigError, MemoryBudgetError
-from graphweft._memory import POOL, heap_bytes, lean_heap
+from graphweft._memory import POOL, SMALL, heap_bytes, lean_heap
 from graphweft.data.dataset import Dataset
 from graphweft.data.part_dataset import PartDataset
 from graphweft.data.stored import StoredDataset
 from graphweft.dist.ranks import Ranks
 from graphweft.ir.residency import TensorType
 from graphweft.passes.work import Sizes
-from graphweft.runtime.footprint import footprint, kept_bytes
+from graphweft.runtime.footprint import footprint, kept_bytes, whole_pages
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.rehearsal import Prepared, Run, taken_bytes
 from graphweft.storage.feature import SparseFeatures, is_dense
@@ -381,9 +381,8 @@ def full_needs(
     last = Run(plans[1], sizes)
     steps, both = taken_bytes(first, first), taken_bytes(first, last, first, last)
     if records:  # outputs that are handed out lie beside the recording, whose memory is the next step's
-        out = loss_bytes(ds.num_nodes, ds.num_classes)
-        inside = taken_bytes(last) - (0 if ordered else out)
-        both = max(both, steps + out + max(inside - steps, 0))
+        inside = taken_bytes(last) - (0 if ordered else loss_bytes(ds.num_nodes, ds.num_classes))
+        both = max(both, steps + handed_bytes(ds) + max(inside - steps, 0))
     if measures:  # by a step that is not recorded
         steps = max(steps, taken_bytes(replace(first, is_taped=False)))
     steps = max(steps, step.making, evaluation.making)  # which is over before the first step
@@ -480,6 +479,12 @@ def rehearsed(make: Callable[[], Any], train: Callable[[Any], object]) -> Prepar
     return Prepared(regions, (making - ready,), Run(beside=(small,), by_torch=by_torch, noted=tuple(trained)))
 
 
+def handed_bytes(ds: Dataset) -> int:
+    """The outputs of all nodes, in pages of their own."""
+    size = loss_bytes(ds.num_nodes, ds.num_classes)
+    return size if size < SMALL else whole_pages(size)
+
+
 def loss_bytes(rows: int, columns: int) -> int:
     """A float32 gradient of the loss."""
     return torch.float32.itemsize * rows * columns
@@ -496,6 +501,7 @@ __all__ = [
     "data_bytes",
     "dense_bytes",
     "full_needs",
+    "handed_bytes",
     "loss_bytes",
     "refusal",
     "rehearse",

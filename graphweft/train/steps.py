@@ -184,6 +184,8 @@ def planned(
                 if mode == "full" or given.drawn != USUALLY_DRAWN or len(modes) == 1:
                     raise  # the user's options, or nothing else that could be taken
                 strategies.append(Strategy(mode, refused=str(failure)))
+    base = base_needs(given.ds, given.model, room)
+    strategies = [_as_of_now(strategy, base) for strategy in strategies]
     strategies.append(Strategy("macro", refused="holds the graph in memory as mini does; a store on disk needs less"))
     room.forget()
     plan = choose(strategies, statistics_of(given.ds), None if budget is None else budget.limit, str(machine))
@@ -193,6 +195,14 @@ def planned(
     told, needs = order_planned(given, batch, budget, plan.strategy.needs)
     plan = replace(plan, strategy=replace(plan.strategy, needs=needs))
     return replace(plan, schedule=batch.where(), order=told), batch
+
+
+def _as_of_now(strategy: Strategy, base: Needs) -> Strategy:
+    """``strategy`` with what the process has taken for programs by now: those of modes that were priced later, too."""
+    needs = strategy.needs
+    if needs is None or needs.program >= base.program:
+        return strategy
+    return replace(strategy, needs=replace(needs, program=base.program))
 
 
 def _priced(mode: str, given: Given, room: RunBudget, machine: Machine, made: dict[str, Steps]) -> Strategy:
