@@ -29,19 +29,39 @@ class Estimate(NamedTuple):
 
 
 def batch_estimate(
-    model: nn.Module, width: int, fanouts: Sequence[int], seeds: int, nodes: int, edges: int, relations: int = 1
+    model: nn.Module,
+    width: int,
+    fanouts: Sequence[int],
+    seeds: int,
+    nodes: int,
+    edges: int,
+    relations: int = 1,
+    copies: bool = True,
 ) -> Estimate:
-    """What a batch takes where draws are uniform; ``relations``: that lead into a node, each of which draws as many."""
+    """What a batch takes where draws are uniform.
+
+    Args:
+        model: The model.
+        width: Columns of features.
+        fanouts: Of the layers, those of the seeds first.
+        seeds: Of the batch.
+        nodes: Of the graph.
+        edges: Of the graph.
+        relations: That lead into a node, each of which draws as many.
+        copies: Whether a step has rows of features of its own, and does not read them where they lie.
+    """
     layers = [out_width(layer) for layer in model.layers] if isinstance(model, Stack) else []
     widths = layers or [max((p.shape[-1] for p in model.parameters() if p.dim() > 1), default=1)] * len(fanouts)
     heads = max((int(getattr(module, "heads", 0)) for module in model.modules()), default=0)
     mean, reached, drawn, total = edges / max(nodes, 1), float(seeds), 0.0, 0.0
     typed = isinstance(model, TypedStack) and embeds(model)
     inputs = [widths[0] if typed else width, *widths[:-1]]
-    for fanout, out, given in zip(fanouts, reversed(widths), reversed(inputs), strict=False):
+    copied = [inputs[0] if copies else 0, *inputs[1:]]
+    hops = zip(fanouts, reversed(widths), reversed(inputs), reversed(copied), strict=False)
+    for fanout, out, given, taken in hops:
         hop = min(reached * (mean if fanout < 0 else min(fanout * relations, 2 * mean)), float(edges))
         further = nodes - (nodes - reached) * float(np.exp(-hop / max(nodes, 1)))
-        rows = reached * (2 * given + 4 * out) + further * (given + 2 * (out if heads else 0))
+        rows = reached * (2 * given + 4 * out) + further * (taken + 2 * (out if heads else 0))
         if typed:  # which multiplies features first, and computes some of a layer for its sources
             rows = further * max(given, out) * (_TYPED_HEADS if heads else _TYPED)
         total += _REAL * rows + hop * (16 + 8 * heads)
