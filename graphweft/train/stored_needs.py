@@ -445,7 +445,7 @@ class Drawn(NamedTuple):
     Attributes:
         held: Of a batch that was drawn.
         making: Of what passed meanwhile.
-        step: The most while it is trained on, beside it.
+        step: The most while it is trained on, beside it, with rows of its own.
         lent: Of these, what the pool lends.
         told: What a feed thinks of it.
         rows: That it reads, not bytes.
@@ -471,6 +471,8 @@ def _drawn(steps: Any) -> Drawn:
     batch = loader.with_own_rows(made)
     POOL.trim()
     step, lent, _ = grown_beside_others(functools.partial(steps.gradients, batch))
+    own = getattr(batch, "x", None)  # a copy of rows of the table, unless they are read there
+    step += own.nbytes if isinstance(own, torch.Tensor) else 0
     told = batch_bytes(made)  # what making has freed of others' may hide what is held
     found = Drawn(max(held, told), max(most - held, 0), step, lent, told, rows)
     del made, batch

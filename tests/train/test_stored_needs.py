@@ -135,11 +135,11 @@ def test_the_least_that_is_named_for_groups_of_one_batch_counts_no_step_beside_w
     gw.Trainer(model, store, memory=refused.value.least, **options)
 
 
-def _classified(folder: Path, nodes: int, classes: int, columns: int) -> gw.macro.Store:
+def _classified(folder: Path, nodes: int, classes: int, columns: int, **more: Any) -> gw.macro.Store:
     """A store of a graph without communities."""
     rng = np.random.default_rng(0)
     graph, y = gw.Graph(*rng.integers(0, nodes, (2, 4 * nodes)), num_nodes=nodes), np.arange(nodes) % classes
-    ds = gw.Dataset("classes", graph, rng.random((nodes, columns), np.float32), y, seed=0)
+    ds = gw.Dataset("classes", graph, rng.random((nodes, columns), np.float32), y, seed=0, **more)
     return gw.macro.prepare_store(ds, folder / "store", parts=8, method="hash")
 
 
@@ -177,3 +177,17 @@ def test_the_least_that_sizes_name_counts_outputs_that_are_scored(tmp_path: Path
     least = _least_named(store)
     assert least > (16 << 20) + 4 * nodes * classes
     assert _rows_within(least, store).needs is not None
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_a_step_counts_rows_that_its_batch_has_beside_the_table(
+    is_weighted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches with weights of edges are not compiled with their draws, so their rows are taken out of the table."""
+    more = {"edge_weight": torch.rand(16_000, generator=torch.Generator().manual_seed(0))} if is_weighted else {}
+    store = _classified(tmp_path, 4_000, 4, 512, **more)
+    steps: Any = _rows_within("1GB", store)._batch
+    monkeypatch.setattr(steps, "gradients", lambda batch: None)  # a step that takes nothing
+    found = stored_needs._drawn(steps)
+    rows = 4 * 512 * found.rows if is_weighted else 0
+    assert found.rows > 1_000 and rows <= found.step < rows + (1 << 20)
