@@ -29,6 +29,7 @@ from graphweft.loader.group_loader import GroupLoader, PlannedGroup
 from graphweft.loader.groups import group_bytes, kept_bytes, part_bytes
 from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
+from graphweft.storage.feature import is_dense
 from graphweft.storage.flat_rows import flat_rows_of
 from graphweft.storage.piece_rows import COUNT_BYTES, least_piece_memory, most_piece_memory
 from graphweft.storage.row_cache import NODE_BYTES, least_memory, table_room
@@ -472,7 +473,7 @@ def _drawn(steps: Any) -> Drawn:
     POOL.trim()
     step, lent, _ = grown_beside_others(functools.partial(steps.gradients, batch))
     own = getattr(batch, "x", None)  # a copy of rows of the table, unless they are read there
-    step += own.nbytes if isinstance(own, torch.Tensor) else 0
+    step += own.nbytes if is_dense(own) else 0
     told = batch_bytes(made)  # what making has freed of others' may hide what is held
     found = Drawn(max(held, told), max(most - held, 0), step, lent, told, rows)
     del made, batch
