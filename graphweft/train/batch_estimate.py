@@ -41,8 +41,16 @@ def batch_estimate(
 ) -> Estimate:
     """What a batch takes where draws are uniform.
 
-    ``relations``: that lead into a node, each of which draws as many. ``features``: times that a step holds rows of
-    features, of nodes that the first layer computes and of those that it reads.
+    Args:
+        model: The model.
+        width: Columns of features.
+        fanouts: Of the layers, those of the seeds first.
+        seeds: Of the batch.
+        nodes: Of the graph.
+        edges: Of the graph.
+        relations: That lead into a node, each of which draws as many.
+        features: Times that a step holds rows of features, of nodes that the first layer computes and of those that
+            it reads; 0 where it reads them where they lie.
     """
     layers = [out_width(layer) for layer in model.layers] if isinstance(model, Stack) else []
     widths = layers or [max((p.shape[-1] for p in model.parameters() if p.dim() > 1), default=1)] * len(fanouts)

@@ -38,6 +38,7 @@ from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.setup import Setup
 from graphweft.train.stored_needs import check_rows, predicted_bytes
+from graphweft.train.target import target_of
 
 EVALUATION = 8  # one in so many bytes of the budget is for evaluation
 _SAMPLERS = ("neighbor", "layer", "saint-node", "saint-edge", "saint-walk")
@@ -86,7 +87,8 @@ class DiskBatches(FromDisk):
         budget = memory_bytes(memory)
         evaluation_bytes = budget // EVALUATION
         if memory is not None and not ds.mapped:
-            check_rows(model, ds, fitting_fanouts(model, drawn.fanouts), drawn.batch_size, budget)
+            fanouts, target = fitting_fanouts(model, drawn.fanouts), setup.target or target_of(ds)
+            check_rows(model, ds, fanouts, drawn.batch_size, budget, target, sampler == "neighbor")
         self._disk = tables_of(ds, budget, evaluation_bytes, ds.mapped)
         self.inference = PartInference(model, ds.store, evaluation_bytes, 1, setup.scratch)
         super().__init__(setup)

@@ -29,18 +29,21 @@ from graphweft.loader.group_loader import GroupLoader, PlannedGroup
 from graphweft.loader.groups import group_bytes, kept_bytes, part_bytes
 from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
+from graphweft.storage.feature import is_dense
 from graphweft.storage.flat_rows import flat_rows_of
 from graphweft.storage.piece_rows import COUNT_BYTES, least_piece_memory, most_piece_memory
 from graphweft.storage.row_cache import NODE_BYTES, least_memory, table_room
 from graphweft.storage.store import Store
 from graphweft.storage.stored_structure import structure_bytes
 from graphweft.train.batch_estimate import batch_estimate
+from graphweft.train.full_batch import is_plain
 from graphweft.train.group_rehearsal import Rehearsed, grown_beside_others, held_bytes, rehearsed_group
 from graphweft.train.link_task import MOST_SCORED, RANKED_AMONG
 from graphweft.train.needs import MARGIN, Needs, RunBudget, refusal
 from graphweft.train.needs_by_running import kept_buffers
 from graphweft.train.part_inference import PartInference
 from graphweft.train.stored_evaluation import evaluation_needs, outputs_bytes, structure_of_part
+from graphweft.train.target import Target
 from graphweft.train.tiles import LEAST_WITHIN
 
 T = TypeVar("T")
@@ -247,40 +250,83 @@ def _by_way(loader: GroupLoader, base: Needs, found: Rehearsed, scale: float) ->
     return ways
 
 
-def check_rows(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], batch_size: int, budget: int) -> None:
-    """Structure, labels and a batch with its rows fit, before they are read. Raises: MemoryBudgetError."""
-    needs = _of_rows(model, ds, fanouts, min(batch_size, ds.train_idx.numel()))
-    if not needs.fits(budget):
+def check_rows(
+    model: nn.Module,
+    ds: StoredDataset,
+    fanouts: Sequence[int],
+    batch_size: int,
+    budget: int,
+    target: Target,
+    is_drawn: bool = True,
+) -> None:
+    """Structure, labels and a batch with its rows fit, or finding out what they take does, before they are read.
+
+    Args:
+        model: The model.
+        ds: The data.
+        fanouts: Of the layers.
+        batch_size: Seeds of a batch.
+        budget: Bytes that may be taken.
+        target: What scores outputs.
+        is_drawn: Whether neighbours are drawn node by node, which may be compiled with the model.
+
+    Raises: MemoryBudgetError.
+    """
+    there = is_drawn and _reads_rows_there(model, ds)
+    evaluation = _evaluation_told(ds, target)
+    needs, trying = _of_rows(model, ds, fanouts, min(batch_size, ds.train_idx.numel()), evaluation, not there)
+    if not (needs.fits(budget) or trying.fits(budget)):
         raise refusal(needs, budget)
+
+
+def _reads_rows_there(model: nn.Module, ds: StoredDataset) -> bool:
+    """Whether a step that is compiled with its draws reads rows of features where they lie: nothing is dropped."""
+    is_staged = is_plain(model) and isinstance(model, Stack) and model.is_staged()
+    return is_staged and not (model.dropout or ds.store.has_weights)
+
+
+def _evaluation_told(ds: StoredDataset, target: Target) -> int:
+    """Bytes of outputs of the splits with a small tile, or with what scores them."""
+    counts = [ids.numel() for ids in (ds.train_idx, ds.val_idx, ds.test_idx)]
+    scoring = target.scored_row(max(ds.num_classes, 1)) * max(counts)
+    return outputs_bytes(counts, ds) + max(_EVALUATES + structure_of_part(ds.store), scoring)
 
 
 def check_link_rows(model: Stack, ds: StoredDataset, fanouts: Sequence[int], batch_size: int, budget: int) -> None:
     """As :func:`check_rows`, of link prediction with ``batch_size`` pairs and as many negatives."""
     edges, (held, scoring) = ds.store.num_edges, link_outputs(model, ds.store, whole=True)
-    needs = _of_rows(model, ds, fanouts, min(4 * batch_size, ds.num_nodes))
-    evaluation = max(needs.evaluation, SPLITTING * edges, held, scoring)
+    needs, _ = _of_rows(model, ds, fanouts, min(4 * batch_size, ds.num_nodes), max(SPLITTING * edges, held, scoring))
     # what is measured afterwards differs by some megabytes, which splitting and drawing leave in the heap
-    needs = replace(needs, program=needs.program + _UNASKED, data=_PAIR_BYTES * edges, evaluation=evaluation)
+    needs = replace(needs, program=needs.program + _UNASKED, data=_PAIR_BYTES * edges)
     if not needs.fits(budget):
         raise refusal(needs, budget)
 
 
-def _of_rows(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], seeds: int) -> Needs:
-    """What training on batches of so many seeds takes, from sizes alone."""
+def _of_rows(
+    model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], seeds: int, evaluation: int, copies: bool = True
+) -> tuple[Needs, Needs]:
+    """What training on batches of so many seeds takes, and finding that out by one of them; from sizes alone.
+
+    ``copies``: whether a step has rows of features of its own.
+    """
     store, nodes = ds.store, ds.num_nodes
     kept, reading = structure_bytes(store)
-    weights = sum(p.nbytes for p in model.parameters())
-    found = batch_estimate(model, store.row_width, fanouts, seeds, nodes, store.num_edges, _relations_in(store))
-    rows = least_memory(store, nodes, int(_MET * found.rows))
+    weights, relations = sum(p.nbytes for p in model.parameters()), _relations_in(store)
+    found = batch_estimate(
+        model, store.row_width, fanouts, seeds, nodes, store.num_edges, relations, features=(2, int(copies))
+    )
+    read = int(_MET * found.rows)
+    rows, alone = least_memory(store, nodes, read), _REAL * store.row_width * read
     if flat_rows_of(store) is not None:
         rows = min(rows, least_piece_memory(store))
+        alone = rows
         reading = max(reading, 2 * LEAST_WITHIN * _REAL * store.row_width)  # rows that an evaluation embeds
-    needs = Needs(
-        _programs_told(model) + _THREADS, structure=kept, kept=rows, parameters=_COPIES * weights, evaluation=reading
-    )
-    step, batches = int(_SWING * found.step), _ahead(found.ids, found.ids + POOL.page, drawing_threads())
+    program, most = _programs_told(model) + _THREADS, max(reading, evaluation)
+    needs = Needs(program, structure=kept, kept=rows, parameters=_COPIES * weights, evaluation=most, trims=True)
+    step, batches = int(_SWING * found.step), _ahead(found.ids, found.ids, drawing_threads())
+    trying = replace(needs, kept=0, step=step + alone + found.ids)
     # what is measured afterwards may be more, so that a refusal names room to spare
-    return replace(needs, step=step, batches=batches, trims=True, measured=True)
+    return replace(needs, step=step, batches=batches, measured=True), trying
 
 
 def _ahead(held: int, making: int, workers: int) -> int:
@@ -402,7 +448,7 @@ class Drawn(NamedTuple):
     Attributes:
         held: Of a batch that was drawn.
         making: Of what passed meanwhile.
-        step: The most while it is trained on, beside it.
+        step: The most while it is trained on, beside it, with rows of its own.
         lent: Of these, what the pool lends.
         told: What a feed thinks of it.
         rows: That it reads, not bytes.
@@ -428,6 +474,8 @@ def _drawn(steps: Any) -> Drawn:
     batch = loader.with_own_rows(made)
     POOL.trim()
     step, lent, _ = grown_beside_others(functools.partial(steps.gradients, batch))
+    own = getattr(batch, "x", None)  # a copy of rows of the table, unless they are read there
+    step += own.nbytes if is_dense(own) else 0
     told = batch_bytes(made)  # what making has freed of others' may hide what is held
     found = Drawn(max(held, told), max(most - held, 0), step, lent, told, rows)
     del made, batch

@@ -191,7 +191,7 @@ def test_the_command_follows_the_plan(store: gw.macro.Store, leasts: dict[str, i
     asked = {"data": str(store.path), "mode": "auto"}
     assert [complete(asked).mode, complete(asked).macro] == ["auto", None]
     assert [complete({**asked, "macro": "parts:2/16"}).mode, complete({**asked, "task": "link"}).mode] == ["macro"] * 2
-    sizes = ["--hidden", "16", "--layers", "2", "--fanouts", "4,4", "--batch-size", "128"]
+    sizes = ["--hidden", "16", "--layers", "2", "--dropout", "0.3", "--fanouts", "4,4", "--batch-size", "128"]
     command = ["train", "--data", str(store.path), "--mode", "auto", "--model", "sage", "--quiet", *sizes]
     for memory, kind in (("1GB", "mini"), (str((leasts["macro"] + leasts["mini"]) // 2), "macro")):
         out = ["--out", str(tmp_path / kind)]

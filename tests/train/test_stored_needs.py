@@ -16,6 +16,7 @@ from graphweft._budget import Budget
 from graphweft._memory import POOL, lean_heap
 from graphweft.data.stored import StoredDataset
 from graphweft.train import stored_needs
+from graphweft.train.batch_estimate import batch_estimate
 from graphweft.train.needs import Needs, RunBudget
 from graphweft.train.needs_by_running import grown_while
 from graphweft.train.part_inference import PartInference
@@ -132,3 +133,61 @@ def test_the_least_that_is_named_for_groups_of_one_batch_counts_no_step_beside_w
     with pytest.raises(gw.errors.MemoryBudgetError) as refused:
         gw.Trainer(model, store, memory="2MB", **options)
     gw.Trainer(model, store, memory=refused.value.least, **options)
+
+
+def _classified(folder: Path, nodes: int, classes: int, columns: int, **more: Any) -> gw.macro.Store:
+    """A store of a graph without communities."""
+    rng = np.random.default_rng(0)
+    graph, y = gw.Graph(*rng.integers(0, nodes, (2, 4 * nodes)), num_nodes=nodes), np.arange(nodes) % classes
+    ds = gw.Dataset("classes", graph, rng.random((nodes, columns), np.float32), y, seed=0, **more)
+    return gw.macro.prepare_store(ds, folder / "store", parts=8, method="hash")
+
+
+def _rows_within(memory: int | str, store: Any, **options: Any) -> gw.Trainer:
+    model = gw.nn.SAGE(store.num_features, 32, store.num_classes, num_layers=2, **options)
+    return gw.Trainer(model, store, memory=memory, mode="mini", fanouts=(10, 10), batch_size=256, seed=0)
+
+
+def _least_named(store: gw.macro.Store, **options: Any) -> int:
+    with pytest.raises(gw.errors.MemoryBudgetError, match="memory: expected at least") as refused:
+        _rows_within("2MB", store, **options)
+    return refused.value.least
+
+
+@pytest.mark.own_process
+def test_the_least_that_sizes_name_has_no_copies_of_rows_that_are_read_where_they_lie(tmp_path: Path) -> None:
+    """Unless some of their elements are dropped. What is named trains, and so does less, once a batch is measured."""
+    store = _classified(tmp_path, 8_000, 4, 512)
+    plain, dropped = (_least_named(store, dropout=dropout) for dropout in (0.0, 0.5))
+    seeds = min(256, len(StoredDataset(store).train_idx))
+    model = gw.nn.SAGE(store.num_features, 32, store.num_classes, num_layers=2)
+    rows = batch_estimate(model, 512, (10, 10), seeds, store.num_nodes, store.num_edges).rows
+    assert rows > 4_000 and plain + 4 * rows * 512 <= dropped
+    assert _rows_within(plain, store).fit(1)[-1].loss > 0 and _rows_within(dropped, store, dropout=0.5).needs
+    tried = _rows_within("1GB", store)
+    measured = stored_needs.rows_within(tried._batch, RunBudget("16MB", tried.ds)).needs
+    assert measured is not None and measured.least < plain - (4 << 20)
+    assert _rows_within(plain - (4 << 20), store).fit(1)[-1].loss > 0
+
+
+def test_the_least_that_sizes_name_counts_outputs_that_are_scored(tmp_path: Path) -> None:
+    """There are more of them than of anything else, with many classes."""
+    nodes, classes = 8_000, 300
+    store = _classified(tmp_path, nodes, classes, 4)
+    least = _least_named(store)
+    assert least > (16 << 20) + 4 * nodes * classes
+    assert _rows_within(least, store).needs is not None
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_a_step_counts_rows_that_its_batch_has_beside_the_table(
+    is_weighted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches with weights of edges are not compiled with their draws, so their rows are taken out of the table."""
+    more = {"edge_weight": torch.rand(16_000, generator=torch.Generator().manual_seed(0))} if is_weighted else {}
+    store = _classified(tmp_path, 4_000, 4, 512, **more)
+    steps: Any = _rows_within("1GB", store)._batch
+    monkeypatch.setattr(steps, "gradients", lambda batch: None)  # a step that takes nothing
+    found = stored_needs._drawn(steps)
+    rows = 4 * 512 * found.rows if is_weighted else 0
+    assert found.rows > 1_000 and rows <= found.step < rows + (1 << 20)
