@@ -17,8 +17,8 @@
 
 namespace gw {
 
-inline constexpr int64_t split_sums = 32 * 32;  // of 32 rows and two panels
-inline constexpr int64_t split_block_rows = 288;
+inline constexpr int64_t split_sums = 32 * 32;    // of 32 rows and two panels
+inline constexpr int64_t split_block_rows = 288;  // weights that the second cache does not hold come once for so many
 
 // Sixteen columns of a term, or fewer at its end, that are split at once.
 struct split_lane_group {

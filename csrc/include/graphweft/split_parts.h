@@ -130,8 +130,6 @@ GW_INLINE void multiply_parts(const uint32_t* a, const uint32_t* b, int64_t step
 #undef GW_SPLIT_ADD
 }
 
-constexpr int split_looks = 6;  // in a step
-
 // Sums of 32 rows and 16 `Wide` columns = those that are there if `add`, and the products of up to `split_depth` steps.
 template <int Wide, class Look>
 inline void multiply_split(const uint32_t* a, const uint32_t* b, int64_t steps, bool add, Look&& look, float* sums,

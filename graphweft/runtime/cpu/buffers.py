@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import torch
+
 from graphweft.ir.residency import StructType, TensorType
 from graphweft.passes.work import Sizes
 from graphweft.runtime.cpu import products
@@ -18,6 +20,7 @@ _LANES, _SLABS, _FEWEST = 16, 64, 8
 _CACHE_FLOATS, _SLABS_FLOATS, _TERMS_FLOATS = 49152, 1 << 20, 1 << 21
 _BLOCK, _HALF_BLOCK = 128, 256  # rows that several contractions take at a time; in bfloat16
 _SPLIT_WIDTH = 32  # of columns and rows of operands that are split, in whole tiles
+_SPLIT_ROWS, _PART_BYTES = 288, 6  # that a thread splits at a time; bytes of a number's parts
 
 
 def buffers(call: KernelCall, sizes: Sizes) -> int:
@@ -41,9 +44,10 @@ def buffers(call: KernelCall, sizes: Sizes) -> int:
         return 0
     found = [weight.dims for weight in weights.values() if isinstance(weight, TensorType)]
     packed = 4 * sum(prod(_padded(dims)) for dims in found)
-    if found and not products.rounds(call) and splits_operands(*_joined(call, found)):
-        k, m = _joined(call, found)
-        return _whole(k) * (4 * m + 6 * _whole(m))  # beside its parts, while it is split
+    if found and not products.rounds(call):
+        ks, m = _joined(call, found)
+        if splits_operands(sum(ks), m):
+            return _split_bytes(ks, m)
     return packed
 
 
@@ -75,12 +79,19 @@ def _of_blocks(blocks: int, floats: int, room: int, most: int) -> int:
     return 4 * floats * max(1, -(-blocks // each))
 
 
-def _joined(call: KernelCall, weights: Sequence[tuple[int, ...]]) -> tuple[int, int]:
-    """The weights of a product one below the other."""
+def _joined(call: KernelCall, weights: Sequence[tuple[int, ...]]) -> tuple[list[int], int]:
+    """Rows of the weights of a product, which lie one below the other, and their columns."""
     turned = [bool(call.get(name)) for name in ("transposed", *(f"transposed{i}" for i in range(len(weights))))]
     flags = turned[:1] if "weight" in {slot.role for slot in call.reads} else turned[1:]
     dims = [w[::-1] if flag else w for w, flag in zip(weights, flags, strict=True)]
-    return sum(k for k, _ in dims), dims[0][1]
+    return [k for k, _ in dims], dims[0][1]
+
+
+def _split_bytes(ks: Sequence[int], m: int) -> int:
+    """Of a product by gemm_split.h: weights, their parts, and the block of rows of every thread."""
+    k = _whole(sum(-(-k // _LANES) * _LANES for k in ks))
+    block = k * _PART_BYTES + 4 * (_whole(m) + sum(ks))  # of a row: parts, sums, and sums over edges
+    return k * (4 * m + _PART_BYTES * _whole(m)) + torch.get_num_threads() * _SPLIT_ROWS * block
 
 
 def _whole(columns: int) -> int:
