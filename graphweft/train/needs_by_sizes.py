@@ -30,7 +30,7 @@ from graphweft.train.setup import Drawn
 
 _REAL = 4
 _STRUCTURE = 6  # bytes of an edge: the graph turned around, and what making it takes
-_COMPILED = 3 << 19  # bytes that programs take
+_COMPILED = 5 << 19  # bytes that programs take, in processes that have compiled nothing before
 _SCORES = 12  # of an edge and head: scores, what the softmax makes of them, and a gradient
 # Bytes of an edge of the graph that attention reads in both directions, of one into a training node, which the last
 # layer reads, and of one of the graph with loops; its kernels keep nothing of an edge, but scores that are compared.

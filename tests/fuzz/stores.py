@@ -366,6 +366,7 @@ _TRAININGS: dict[str, tuple[str, str, str | None]] = {
     "train": ("macro", f"whole-{_PREPARE}", "parts:2/8+reuse:2+keep:3+neighbours:0.5"),
     "mini": ("mini", f"whole-{_PREPARE}", None),
     "auto": ("auto", _WIDE, None),
+    "groups": ("macro", _WIDE, None),
     "first": ("macro", f"whole-{_PREPARE}", "parts:2/8+first:whole"),
     "typed": ("macro", "typed", "parts:2/8"),
     "typed-mini": ("mini", "typed", None),
@@ -393,12 +394,12 @@ def kills(count: int, seed: int, largest: int, what: Sequence[str] = ()) -> int:
             if name not in what:
                 continue
             run = partial(trained, folder / store, mode, epochs=4, macro=macro)
-            memory = _tight(folder, run) if name == "auto" else 256 << 20
+            memory = _tight(folder, run) if store == _WIDE else 256 << 20
 
             def train(out: Path, run: Any = run, memory: int = memory) -> Callable[[], Any]:
                 return lambda: run(memory=memory, out=out)
 
-            hits += _killed(name, train, folder, count, draw, _brings if name == "auto" else None)
+            hits += _killed(name, train, folder, count, draw, _has_groups if name == "groups" else None)
         return hits
 
 
@@ -417,14 +418,14 @@ def _widened(files: gw.macro.GraphFiles) -> gw.Dataset:
     return gw.Dataset("wide", gw.Graph(src, dst, num_nodes=len(y)), x, y, seed=0)
 
 
-def _brings(identity: dict[str, Any]) -> bool:
-    """Whether groups of some of the parts bring neighbours of others."""
+def _has_groups(identity: dict[str, Any]) -> bool:
+    """Whether batches are drawn in groups of some of the parts."""
     group, _, parts = str(identity.get("group", "")).partition("/")
-    return bool(identity.get("neighbours")) and group != parts
+    return group != parts
 
 
 def _tight(folder: Path, run: Callable[..., Any]) -> int:
-    """A budget with little room, in which groups keep few of the edges."""
+    """A budget with little room, in which a group has few of the parts."""
     refused = _done("a budget", within(folder, lambda: run(memory=1 << 20, out=None)))
     return int(1.15 * refused["least"])
 
