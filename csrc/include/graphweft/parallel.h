@@ -28,30 +28,32 @@ namespace gw {
 // this header alone, so neither torch nor the user's own code sees another mode.
 class without_subnormals {
  public:
-#if defined(__x86_64__)
-  without_subnormals() : former_(__builtin_ia32_stmxcsr()) { __builtin_ia32_ldmxcsr(former_ | 0x8040u); }  // DAZ, FTZ
-  ~without_subnormals() { __builtin_ia32_ldmxcsr(former_); }
-
- private:
-  unsigned former_;
-
- public:
-#elif defined(__aarch64__)
-  without_subnormals() {
-    __asm__ volatile("mrs %0, fpcr" : "=r"(former_));
-    __asm__ volatile("msr fpcr, %0" ::"r"(former_ | uint64_t{1} << 24));  // FZ
-  }
-  ~without_subnormals() { __asm__ volatile("msr fpcr, %0" ::"r"(former_)); }
-
- private:
-  uint64_t former_;
-
- public:
-#else
-  without_subnormals() {}
-#endif
+  without_subnormals() : former_(mode()) { set(former_ | zeroing); }
+  ~without_subnormals() { set(former_); }
   without_subnormals(const without_subnormals&) = delete;
   without_subnormals& operator=(const without_subnormals&) = delete;
+
+ private:
+#if defined(__x86_64__)
+  static constexpr uint32_t zeroing = 0x8040u;  // of operands (DAZ) and results (FTZ)
+  static uint32_t mode() { return __builtin_ia32_stmxcsr(); }
+  static void set(uint32_t wanted) { __builtin_ia32_ldmxcsr(wanted); }
+  uint32_t former_;
+#elif defined(__aarch64__)
+  static constexpr uint64_t zeroing = uint64_t{1} << 24;  // FZ
+  static uint64_t mode() {
+    uint64_t found;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(found));
+    return found;
+  }
+  static void set(uint64_t wanted) { __asm__ volatile("msr fpcr, %0" ::"r"(wanted)); }
+  uint64_t former_;
+#else
+  static constexpr int zeroing = 0;
+  static int mode() { return 0; }
+  static void set(int) {}
+  int former_;
+#endif
 };
 
 #if defined(GW_THREADS_STD)
