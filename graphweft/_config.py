@@ -29,12 +29,12 @@ class Config:
     Attributes:
         opt_level: 0 interpreter, 1 compiled, 2 + reordering and placement, 3 + fusion and hoisting.
         disabled_passes: Names of passes to leave out, comma separated.
-        disabled_kernels: Names of kernels of calls that plans leave to plain torch, comma separated; those over edges
-            run as generated walks.
+        disabled_kernels: Names of kernels that are not used, comma separated. Their calls run in plain torch, those
+            over edges as generated kernels.
         cache_dir: Where calibration and compiled kernels are kept. Never inside the package.
         data_dir: Where ``gw.load`` looks for and stores named datasets.
-        memory: Bytes a plan may use for hoisted values; 0 means half of the machine's. Also the most bytes of rows
-            that sparse features are made dense into for a function that needs them; 0 means 4 GiB.
+        memory: Bytes that values computed once may take; 0 means half of the machine's memory. Also the most bytes
+            of dense rows that are made from sparse features for a function that needs them; 0 means 4 GiB.
         calibrate: Measure this machine once (sparse threshold, cost model) and remember it.
         tune: Fit the cost model to the calls of the first training step and choose orders by it from then on. Times
             differ from run to run, so results may then differ in their last bits between runs. The trainer does it
@@ -44,9 +44,9 @@ class Config:
         certify: Try every rewrite of a newly compiled program, forward and backward, on small graphs, and leave out
             one that changes a result by more than rounding, with a warning. It takes some hundredths of a second, once:
             verdicts are remembered in ``cache_dir``.
-        target: Who runs the calls of a plan: "cpu", "reference", plain torch from the definition of every call, or
-            "null", which counts calls and bytes and gives zeros.
-            Tensors on a CUDA device ask for "cuda" themselves, unless it is "reference".
+        target: Who runs the kernel calls: "cpu"; "reference", plain torch from the definition of every call; or
+            "null", which counts calls and bytes and returns zeros. Tensors on a CUDA device use "cuda", unless this
+            is "reference".
         keep_heap: Once a user function has run on large rows, the C library keeps the memory that tensors free for the
             next step of training, instead of giving it back to the system. This changes the allocator of the whole
             process, to its end, so it is off unless it is asked for; the command ``graphweft train`` turns it on.

@@ -41,9 +41,9 @@ class MemoryBudgetError(ConfigError):
     """A run does not fit the memory that it may take.
 
     Args:
-        text: One line.
-        least: Bytes that would do; 0 where that is not known.
-        reached: Bytes that were wanted when the budget was used up before it was known what would do; else 0.
+        text: The message, one line.
+        least: Smallest budget in bytes that would do; 0 where it is not known.
+        reached: Bytes that were wanted when the budget was used up, where ``least`` was not known by then; else 0.
     """
 
     def __init__(self, text: str, least: int = 0, reached: int = 0) -> None:
@@ -104,7 +104,7 @@ class DenseFeaturesWarning(UserWarning):
 
 
 class FallbackWarning(UserWarning):
-    """Something runs in a simpler way than was meant, as on the reference executor where it could not be compiled."""
+    """Something runs in a slower way than intended, such as a function that could not be compiled."""
 
 
 class RecompileWarning(UserWarning):
@@ -112,7 +112,7 @@ class RecompileWarning(UserWarning):
 
 
 class CertificateWarning(UserWarning):
-    """A rewrite changed a result on a small graph; it is left out of the program at hand, which stays correct."""
+    """A compiler pass changed a result on a small graph and is left out of this program, which stays correct."""
 
 
 class DataWarning(UserWarning):

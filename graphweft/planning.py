@@ -65,14 +65,13 @@ def plan(
         ranks: Processes that are considered.
         mode: The mode to plan; "auto": the fastest that fits.
         fanouts: For mini-batches, as for :class:`gw.Trainer`.
-        batch_size: Likewise.
-        macro: Parts of a group, "parts:B/P", for a store; None with mode "auto": "neighbours:auto" where that takes
-            groups and not "mini". For data in memory
-            macro-batches of mode "mini", such as "large:1/8", of which one is made with a batch of it, for their memory
-            and their seconds.
+        batch_size: For mini-batches, as for :class:`gw.Trainer`.
+        macro: For a store: how groups are made, such as "parts:B/P"; None: "neighbours:auto", where mode "auto" takes
+            groups. For data in memory: macro-batches of mode "mini", such as "large:1/8"; one is made, with a batch of
+            it, to find their memory and seconds.
         device: For mode "mini": a device that takes batches, as for :class:`gw.Trainer`; it is started and measured.
-        schedule: Likewise, who prepares them.
-        epochs: How many are to come, by which an order of the nodes is chosen; None: those of a spec, else not known.
+        schedule: For mode "mini" with a device: who prepares batches, as for :class:`gw.Trainer`.
+        epochs: How many are planned, by which an order of the nodes is chosen; None: those of a spec, else unknown.
 
     Raises: ConfigError for an unknown model, a size that is none or a damaged profile; DataError for data that are not
         found; MemoryBudgetError where no way fits, naming the least that would do.

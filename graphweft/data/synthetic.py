@@ -67,10 +67,10 @@ def synthetic(
         nonzeros_per_row: Features as bags of words with exactly this many words a node, not the published density.
         bidirected: True stores both directions of every link, False one; None does as published.
         homophily: Share of edges within a class to aim at.
-        num_nodes: Instead of the published number, before scaling.
-        num_edges: Likewise; directed edges, so an undirected one counts twice.
-        num_features: Likewise.
-        num_classes: Likewise.
+        num_nodes: Nodes before scaling; None: the published number.
+        num_edges: Directed edges before scaling, so an undirected one counts twice; None: the published number.
+        num_features: Columns of the features; None: the published number.
+        num_classes: Classes; None: the published number.
         order: "random" ids, or "community": the members of a community have consecutive ids.
         multilabel: Any number of labels a node, (nodes, classes), in the sets that are published so (ppi, yelp,
             amazonproducts). Otherwise every node has one class, as node classification benchmarks take these sets.

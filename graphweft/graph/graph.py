@@ -38,7 +38,7 @@ class Graph(EdgesByEnds, ShownAsTable):
         src: Sources of the edges: integer tensor, array or list, shape (num_edges,). Without ``dst``: an edge index of
             shape (2, num_edges), or a sparse matrix of SciPy or torch, whose entry (i, j) is the edge i -> j; values
             other than 1 are kept as ``edata["weight"]``.
-        dst: Destinations, likewise.
+        dst: Destinations of the edges, in the same forms, shape (num_edges,).
         num_nodes: Number of nodes; None: one more than the largest id; a pair (num_src, num_dst): bipartite. Ids with
             large gaps are refused without it; :meth:`from_ids` renumbers them.
 

@@ -46,8 +46,8 @@ class LinkLoader(FedLoader[LinkBatch]):
         ds: A dataset, or a graph alone; its edges carry the messages.
         edge_label_index: (2, P) ends of the edges to predict; None: all edges of the graph (of ``relation``). Of a
             typed graph also (relation, ends).
-        edge_label: (P,) labels; None: all are positives. Where the least is 0 and negatives are drawn, labels are
-            raised by 1; negatives have 0.
+        edge_label: (P,) labels; None: all are positives. Negatives have label 0; where negatives are drawn and the
+            smallest of these labels is 0, all of them are raised by 1.
         fanouts: As for :class:`gw.Loader`; by relation for a typed graph.
         batch_size: Edges of a batch.
         shuffle: A new order every epoch.
@@ -56,15 +56,15 @@ class LinkLoader(FedLoader[LinkBatch]):
             ``edge_label_index`` and ``edge_label``. "triplet": as "tail", as ``src_index``, ``dst_pos_index``,
             ``dst_neg_index``. "in-batch": the other positives' destinations, where ``negative_mask`` holds. "none".
         amount: Negatives of a positive; with "binary" also a share such as 0.5, rounded up for a batch.
-        negative_weight: Weights of the negatives' nodes, and
-        distinct: no negative twice in a batch, of a source with "tail" and "triplet"; see :class:`NegativeSampler`.
-        known: Graph of all edges that are no negatives; None: the graph's and ``edge_label_index``.
-        exclude: What messages do without: "target": the batch's edges, parallel ones too; "both": their reverses as
-            well, for undirected graphs; "none". Or a function of the sources and destinations of a batch's edges, int64
-            (n,) each, that returns a mask (n,) of those to exclude, or the sources and destinations of other edges,
-            each of which leads to an end of the batch.
-        relation: Of a typed graph: the relation to predict; ids are then local to its types.
-        reverse_relation: The relation that holds the reverses, for ``exclude="both"``.
+        negative_weight: Weights of the nodes that negatives are drawn from; see :class:`NegativeSampler`.
+        distinct: No negative twice in a batch, with "tail" and "triplet" no negative of a source twice.
+        known: Graph whose edges are never negatives; None: the edges of the graph and of ``edge_label_index``.
+        exclude: Edges that carry no messages: "target": those of the batch, parallel ones too; "both": their reverses
+            as well, for undirected graphs; "none". Or a function of the sources and destinations of a batch's edges,
+            int64 (n,) each, that returns a mask (n,) of those to exclude, or the sources and destinations of other
+            edges, each of which leads to an end of the batch.
+        relation: For a typed graph: the relation to predict; ids are then local to its types.
+        reverse_relation: For a typed graph: the relation that holds the reverses, for ``exclude="both"``.
         replace, weight: As for :class:`gw.Loader`.
         time: (E,) times of the graph's edges; neighbours are never later than the edge to predict. Every end has then a
             tree of its own (see :class:`SegmentSampler`), and of the graph's edges between the ends only those that are

@@ -45,10 +45,11 @@ class Loader(FedLoader[Batch]):
             features stay on disk: rows of coming batches are read ahead and kept by their next use.
         seeds: Distinct nodes: ids or a mask (``batch.input_id`` are node ids then); on a typed graph also a type, or
             (type, ids or mask), local to it; None: the training nodes of ``ds``.
-        fanouts: In-edges that a node draws, from the seeds outwards: at most k, or -1 for all; None: 15, 10, 5. On a
-            typed graph so many of every relation, or a dict from relation to such a list, 0 for relations without one.
-        batch_size: Seeds of a batch; the last one may have fewer. With a sampler that goes over items of its own
-            (parts, draws) so many of those.
+        fanouts: In-edges that a node draws, one number a hop from the seeds outwards: at most k, or -1 for all; None:
+            15, 10, 5. On a typed graph these hold for every relation; a dict from relation to such a list sets them
+            apart, with 0 for relations that it does not name.
+        batch_size: Seeds of a batch; the last batch may have fewer. With a sampler over items of its own (parts,
+            draws): items of a batch.
         shuffle: A new order of the seeds, or items, every epoch.
         seed: Keys order and draws.
         replace: Draw edges with replacement.
@@ -62,20 +63,21 @@ class Loader(FedLoader[Batch]):
             tried out during the first batches.
         workers: Threads that prepare ahead; 0: none, as ``prefetch=0``; None: as many as ``prefetch``, at most one per
             processor.
-        item_weight: Batches are drawn by these weights of the seeds in the place of a pass over all, a seed at most
-            once a batch: (num_seeds,) numbers, or "balanced" for all classes alike. An epoch has as many batches.
-        share: (rank, number of ranks) or ``gw.dist.Ranks``: the part of every epoch that this process takes; all
-            together take every seed, each as many.
+        item_weight: (num_seeds,) weights by which the seeds of a batch are drawn, instead of a pass over all seeds;
+            "balanced" gives all classes the same weight. A seed is at most once in a batch, and an epoch has as many
+            batches as a pass.
+        share: (rank, number of ranks) or ``gw.dist.Ranks``: the part of every epoch that this process takes. Together
+            the ranks take every seed, each the same number.
         fetch: A function from node ids, int64 (n,), to their rows, which become ``batch.x``: features that lie in a
             store of your own. Called from any thread; on a typed graph a dict of such functions by type, of local ids.
         prepare: How the batches of a neighbour sampler are made; None: each by one thread.
             :class:`gw.schedule.Subtasks` cuts them into subtasks for several.
-        memory: For a store: bytes, or a text as "8GB", for structure, labels, and rows of features together; None: a
-            quarter of the machine's memory.
-        device: Where batches are drawn, as "cuda"; they are the same.
-        device_memory: Bytes there, or a text, for structure and for rows of features; None: structure alone.
-        far_rows: How rows come that are not there: "read" by the device from host memory, which is pinned; "sent" with
-            their batch; "auto": as takes less time for a typical batch.
+        memory: For a store: bytes, or a text such as "8GB", for structure, labels and rows of features together;
+            None: a quarter of the machine's memory.
+        device: Where batches are drawn, such as "cuda"; the batches are the same.
+        device_memory: Bytes on the device, or a text, for structure and rows of features; None: structure alone.
+        far_rows: How rows of features reach the device that do not lie there: "read" from pinned host memory by the
+            device; "sent" with their batch; "auto": whichever takes less time for a typical batch.
 
     Raises: ConfigError, GraphError, IndexRangeError, ShapeError for arguments that do not fit; DataError for a damaged
         store.

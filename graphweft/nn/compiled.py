@@ -28,16 +28,16 @@ def compile(module: M, *, seeds_only: bool = False) -> M:
     """The same module, run through compiled programs.
 
     Gathers and scatters by ``edge_index``, and what is between them, become programs over a graph, with kernels and
-    gradients of this package; numbers are those of the module up to rounding. What depends on integer arguments alone
-    (self-loops, degrees, coefficients) is computed once for each content of theirs and kept; contents are compared in
-    every call, those of the last 16 kept. What cannot be compiled runs as it stands, with one warning per place.
+    gradients of this package. Results are those of the module up to rounding. What depends on integer arguments alone
+    (self-loops, degrees, coefficients) is computed once for each content of these arguments. Contents are compared in
+    every call, and the last 16 are kept. What cannot be compiled runs as written, with one warning per place.
 
     Args:
         module: Takes an ``edge_index`` (2, E) of int64 on the CPU among its arguments, as modules of PyTorch Geometric
             do, and calls torch for the rest.
-        seeds_only: On a batch of a loader, known by its ``edge_index``, results with a row for every node have those of
-            the seeds alone, ``[:batch_size]`` of what they would be, and rows that these do not follow from are not
-            computed. Results on any other ``edge_index`` are whole.
+        seeds_only: On a batch of a loader, recognised by its ``edge_index``, results with a row for every node have
+            only the rows of the seeds, ``[:batch_size]`` of the full result, and rows that these do not depend on are
+            not computed. Results on any other ``edge_index`` are whole.
 
     Returns: a module that shares parameters, buffers, attributes and inner modules with ``module``; an instance of its
     class. Changes of either are seen by both.

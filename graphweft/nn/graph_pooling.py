@@ -102,8 +102,8 @@ class TopKPool(_ByScore):
 
     Args:
         width: Columns of the rows.
-        ratio: Share of the nodes that every graph keeps, rounded up, as a fraction up to 1; an integer: so many.
-        min_score: Keep the nodes whose share of a softmax over the graph is above this instead, at least one.
+        ratio: Share of the nodes that every graph keeps, rounded up, as a fraction up to 1; an integer: their number.
+        min_score: Keep the nodes whose softmax over the graph is above this instead, but at least one.
         multiplier: Times the rows that are kept.
 
     Example:

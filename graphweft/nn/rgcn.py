@@ -39,9 +39,10 @@ class RGCNConv(TypedConv):
         in_features: Width of the input rows.
         out_features: Width of the output rows.
         num_relations: Relations of the graph.
-        num_bases: Matrices are combinations of so many; None: a matrix of its own for each.
-        num_blocks: Matrices have so many blocks on their diagonal and zeros elsewhere; None: full.
-        self_loop: A node's own row counts, by a matrix of its own.
+        num_bases: Number of basis matrices, whose combinations are the relations' matrices; None: every relation has a
+            matrix of its own.
+        num_blocks: Number of blocks on the diagonal of each matrix, with zeros elsewhere; None: full matrices.
+        self_loop: Adds the node's own row times a matrix of its own.
         bias: Adds a learned vector.
         reduce: ``"mean"`` over the neighbours of each relation, as published, or ``"sum"``.
         aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.

@@ -38,10 +38,10 @@ def constant(x: Kept) -> Kept:
     """Declares that the values of ``x`` will not change; returns ``x`` itself.
 
     Compiled calls may then compute once what depends on ``x`` and the graph alone, such as the first layer's
-    aggregation of the input features, and choose the order of their work accordingly. A change that torch sees
-    (``x.mul_(2)``) is seen here, too. After any other change (through NumPy memory or ``x.data``) results are those of
-    the old numbers: that is the promise. Inputs that are not declared are compared by their bytes instead, where that
-    is worth it, and any change of them is seen.
+    aggregation of the input features, and choose the order of their work accordingly. In-place operations of torch
+    (``x.mul_(2)``) are noticed nonetheless. After any other change (through NumPy memory or ``x.data``) results may be
+    those of the old numbers. Inputs that are not declared may change at any time: calls compare their bytes where that
+    is cheaper than computing again.
 
     Args:
         x: A tensor of any shape, or :class:`gw.data.SparseFeatures`.

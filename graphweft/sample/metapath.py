@@ -51,9 +51,9 @@ def metapath_walk(
         metapath: Relations; each begins at the type where the one before ends.
         repeat: How often the metapath is walked; if more than once it must end at the type where it begins.
         weight: (num_edges,) weights >= 0 by edge id, or a dict by relation; None: uniform.
-        seed: Keys the draws,
-        epoch: likewise,
-        stage: likewise.
+        seed: Part of the key of the draws: equal seed, epoch and stage give equal draws.
+        epoch: Part of the key of the draws.
+        stage: Part of the key of the draws.
 
     Returns: int64 (n, len(metapath) * repeat + 1), column by column numbered within the types along the path; -1 behind
     a node that leads nowhere.
@@ -146,9 +146,9 @@ def visited_neighbors(
         length: Steps of a walk.
         restart: Chance that a walk ends before a step; without ``metapath`` it begins again at its node.
         weight: As for :func:`random_walk` and :func:`metapath_walk`.
-        seed: Keys the draws,
-        epoch: likewise,
-        stage: likewise.
+        seed: Part of the key of the draws: equal seed, epoch and stage give equal draws.
+        epoch: Part of the key of the draws.
+        stage: Part of the key of the draws.
 
     Returns: A graph with ``edata["visits"]``, int64, how often the source was visited from the destination, and
     ``edata["weight"]``, float32, its share in the visits of all kept neighbours.

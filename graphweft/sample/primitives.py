@@ -70,10 +70,10 @@ def individual_sample(
         probs: (num_edges,) weights >= 0 by edge id; they need not sum to 1. None: uniform.
         replace: Draw with replacement.
         nodes: (num_dst,) what keys the destinations' draws, such as their ids in a larger graph; None: their numbers.
-        seed: Keys the draws,
-        epoch: likewise,
-        stage: likewise,
-        hop: likewise.
+        seed: Part of the key of the draws: equal seed, epoch, stage and hop give equal draws.
+        epoch: Part of the key of the draws.
+        stage: Part of the key of the draws.
+        hop: Part of the key of the draws.
 
     Raises: ConfigError, ShapeError.
 
@@ -123,10 +123,10 @@ def collective_sample(
         probs: (num_src,) weights >= 0 of the sources; they need not sum to 1. None: uniform.
         replace: Draw with replacement.
         nodes: (num_src,) what keys the draws of the sources; None: their numbers.
-        seed: Keys the draws,
-        epoch: likewise,
-        stage: likewise,
-        hop: likewise.
+        seed: Part of the key of the draws: equal seed, epoch, stage and hop give equal draws.
+        epoch: Part of the key of the draws.
+        stage: Part of the key of the draws.
+        hop: Part of the key of the draws.
 
     Raises: ConfigError, ShapeError.
 

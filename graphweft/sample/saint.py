@@ -181,13 +181,12 @@ class SaintEdgeSampler(SaintSampler):
 class SaintWalkSampler(SaintSampler):
     """Draws roots uniformly and walks from each, against the edges; ``batch_size`` roots a batch.
 
-    The chances of nodes and edges are counted once, over so many walks that a node is met ``coverage`` times on
-    average.
+    The chances of nodes and edges are counted once, over enough walks that a node is met ``coverage`` times on average.
 
     Args:
         graph: A square graph with nodes.
         length: Steps of a walk.
-        coverage: See above.
+        coverage: Visits of a node, on average, among the walks that are counted.
         num_items: Walks of an epoch; None: so many that they visit as many nodes as there are.
         seed: Key of the walks that are counted.
 

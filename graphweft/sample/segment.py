@@ -72,9 +72,9 @@ class SegmentSampler(ShownBySettings):
 
     Args:
         graph: A square graph; typed or not.
-        fanouts: Most in-edges of a node in each hop, from the seeds outwards, -1 for all: of every relation alike, or a
-            dict from relation to such a list, where 0 leaves a relation out of a hop. A relation that the dict lacks is
-            left out of every hop.
+        fanouts: Most in-edges of a node in each hop, from the seeds outwards, -1 for all: one list for every relation,
+            or a dict from relation to a list, where 0 leaves a relation out of a hop. Relations that are not in the
+            dict are left out of every hop.
         replace: Draw with replacement; every fan-out is a number then.
         time: (E,) times of the edges by edge id, integers or floats; of a typed graph also a dict by relation.
         window: How far back a seed sees; None: to the beginning.

@@ -101,9 +101,9 @@ def random_walk(
         q: Going where the node before has no edge to has weight 1 / q.
         restart: Chance to be back at the start in each step.
         weight: (num_edges,) weights >= 0 by edge id; None: uniform.
-        seed: Keys the draws,
-        epoch: likewise,
-        stage: likewise.
+        seed: Part of the key of the draws: equal seed, epoch and stage give equal draws.
+        epoch: Part of the key of the draws.
+        stage: Part of the key of the draws.
 
     Returns: int64 (n, length + 1): the start and the nodes after it; -1 behind a node that leads nowhere, unless walks
     restart, which returns them to the start.
@@ -128,7 +128,7 @@ class WalkSampler(ShownBySettings):
         graph: A square graph.
         length: Steps of a walk.
         walks: Walks of each seed.
-        p: As in :func:`random_walk`; ``q``, ``restart`` and ``weight`` likewise.
+        p, q, restart, weight: As in :func:`random_walk`.
 
     Raises: ConfigError, GraphError, ShapeError.
 

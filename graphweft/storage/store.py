@@ -101,10 +101,10 @@ class Store:
 
     Attributes:
         path: The folder.
-        manifest: What the store says of itself.
+        manifest: Sizes, types and the table of blocks.
         bounds: int64 (parts + 1,) first id of every part, and the number of nodes.
         counts: What was read so far.
-        held: Blocks that stay in memory; none unless somebody says so.
+        held: Blocks that stay in memory; see :meth:`holding`.
         piece: Bytes of a block that are read at a time where only some of its rows are wanted.
 
     Raises: DataError of one line for what is no store, an unfinished or a damaged one.

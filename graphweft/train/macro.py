@@ -52,15 +52,15 @@ class Macro:
             changed to keep to it. None: not measured. Infinite: measured, nothing changed.
         hubs: For mode "macro": bytes, or a text such as "64MB", of the most influential nodes, which are in every group
             with their structure and features.
-        reuse: For mode "macro": how often a group is gone through while it is in memory, 1 to 4 times, in another order
-            with other draws each time. An epoch has so many times the batches, for the same bytes read.
-        keep: For mode "macro": parts that stay in memory from an epoch to the next and are not read again there, at
-            most half of all; other ones each time. The memory holds them beside the two groups.
-        neighbours: For mode "macro": with a part come at most so many times its nodes of other parts, those that its
-            training nodes read most; 0: none. Not with hubs. "auto", without ``stages``: the fewest that keep enough
-            edges, with as many parts as then fit.
-        first: For mode "macro": "whole": the first layer of GCN, SAGE or GIN reads what all in-edges of the whole graph
-            add up to, found once; "group": in-edges in the group, as further layers do.
+        reuse: For mode "macro": how often a group is trained on while it is in memory, 1 to 4 times, each time in
+            another order with other draws. An epoch then has that many times the batches, for the same bytes read.
+        keep: For mode "macro": number of parts, at most half of all, that stay in memory from one epoch to the next
+            and are not read again; other ones each time. They are held beside the two groups.
+        neighbours: For mode "macro": nodes of other parts that a part brings into its groups, those that its training
+            nodes read most, as a multiple of its own nodes; 0: none. Not with hubs. "auto", without ``stages``: the
+            fewest that keep enough edges, with as many parts as then fit.
+        first: For mode "macro": "whole": the first layer of GCN, SAGE or GIN reads sums over all in-edges of the whole
+            graph, which are computed once; "group": in-edges in the group, as further layers do.
 
     Raises: ConfigError.
     """

@@ -76,25 +76,26 @@ class Trainer(TrainerFacts):
     """Trains ``model`` on the nodes of ``ds``.
 
     Args:
-        model: Called as ``model(ds.graph, ds.x)``, or as ``model(x, edge_index)`` where its arguments are called so, as
-            models of PyTorch Geometric; returns logits or values (N, C).
+        model: Called as ``model(ds.graph, ds.x)``, or as ``model(x, edge_index)`` where its arguments have these names,
+            as in models of PyTorch Geometric; returns logits or values (N, C).
         ds: The dataset, or a :class:`gw.macro.Store`. Class ids (N,) train with cross-entropy, several labels (N, C)
             with binary cross-entropy, and with ``task="regression"`` values (N,) or (N, C) with the mean squared error.
             Labels and splits may be changed in place between two calls of ``fit``.
         lr: Learning rate.
         mode: "full" (all nodes in every step), "mini" (sampled neighbourhoods of some training nodes in every step),
-            "macro" (as "mini", in groups of parts of a store), "mapped" ("mini" with the features of a store in a map),
-            "auto" (:attr:`plan`); None: "full", for pairs "mini".
+            "macro" (as "mini", in groups of parts of a store), "mapped" (as "mini", with the features of a store in a
+            memory map), "auto" (the fastest that fits, see :attr:`plan`); None: "full", for pairs "mini".
         weight_decay: Strength of the L2 penalty (decoupled for adamw).
         weight_decay_on: "all" decays every parameter; "first" the first layer only, as in the GCN paper.
-        optimizer: "adam", "adamw", "sgd", or one of ``torch.optim`` with learning rate and weight decay of its own.
+        optimizer: "adam", "adamw", "sgd", or an object of ``torch.optim``, which has its own learning rate and decay.
         seed: Keys dropout and everything else that is random in an epoch.
-        patience: Stop when validation has not become better for so many epochs; 0 never does.
-        stop_on: What is better, and the best epoch: validation "accuracy" (the score; for values the RMSE), its "loss",
-            or "both": go on while either is; the best is the last not worse in either (as for GAT).
-        restore_best: After ``fit`` the model has the weights of the best validation epoch; the next ``fit`` continues
-            from the last ones. False: it keeps the last; so it does once labels or splits were changed in place.
-        eval_every: Evaluate after every so many epochs, and after the last.
+        patience: Epochs without a better validation after which training stops; 0: it never stops early.
+        stop_on: What decides that an epoch is better: validation "accuracy" (the score; for values the RMSE), "loss",
+            or "both": training goes on while either improves, and the best epoch is the last that is not worse in
+            either (as for GAT).
+        restore_best: After ``fit`` the model has the weights of the best validation epoch, and the next ``fit``
+            continues from the last ones. False, or once labels or splits were changed in place: it keeps the last.
+        eval_every: Epochs between two evaluations; the last epoch is evaluated in any case.
         out: Folder for checkpoints, metrics and the plot; None writes nothing.
         progress: Show the notes of the dataset and progress on standard error.
         keep_features: False gives up the memory of dense features once nothing reads them after the first aggregation.
@@ -104,23 +105,24 @@ class Trainer(TrainerFacts):
             (:class:`gw.GraphDataset`), "edge_classification", "edge_regression" those of pairs
             (:meth:`Dataset.with_edge_labels`), found from the data. "link", in mode "mini", holds edges out and learns
             embeddings whose dot products tell edges from others; ``*_acc`` are areas under the ROC curve.
-            "unsupervised" is found from a :class:`GAE`, :class:`VGAE`, :class:`DGI`, :class:`Node2Vec`, or a module
+            "unsupervised" is chosen for a :class:`GAE`, :class:`VGAE`, :class:`DGI`, :class:`Node2Vec`, or a module
             with ``loss(graph, x)``.
         macro: For "mini": macro-batches, such as "large:1/8" or "parts:16/128", or a :class:`Macro`; None: none. For
-            "macro": "parts:16/128", the parts of a group; None: as many parts of a store as fit into ``memory``, with
-            mode "auto", where that takes groups and not "mini", as "neighbours:auto".
-        memory: Bytes, or a text such as "2GB", that the run may take; one that does not fit is refused with the least
-            that would do. On a store, None: a quarter of the machine's memory, for the groups alone.
+            "macro": how groups are made, such as "parts:16/128"; None: of as many parts of a store as fit into
+            ``memory``. Groups that mode "auto" takes are made as "neighbours:auto".
+        memory: Bytes, or a text such as "2GB", that the run may take. A run that does not fit is refused, naming the
+            least that would do. None: any; for groups of a store a quarter of the machine's memory.
         accumulate: For "mini": batches whose gradients make one update.
         sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs" (whole
             graphs of :meth:`Dataset.from_graphs`), or a sampler over the dataset's graph. ``fanouts`` are nodes of a
             layer for "layer", and the scope of "shadow".
         edge_data: "use" gives the model the dataset's ``edge_weight`` (GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
-            ``edge_features`` (a GAT), others those that their ``forward`` names so or ``edge_attr``. "ignore": neither.
-        prepare: For "mini": "whole", a batch by one thread; "subtasks" or :class:`gw.schedule.Subtasks`: by several.
+            ``edge_features`` (a GAT); other models get what their ``forward`` has as ``edge_weight`` or ``edge_attr``.
+            "ignore": neither.
+        prepare: For "mini": "whole": one thread prepares a batch; "subtasks" or :class:`gw.schedule.Subtasks`: several.
         trace: File for a Chrome trace of all stages (Perfetto); :attr:`verdict` says what bounds the run.
-        loss: Called as ``loss(logits, labels)`` with the rows of a step, returns a scalar; a module of torch, a
-            function, or "l1" and "huber" for values. None: by the labels; so is torch's module of that loss.
+        loss: A function or module of torch, called as ``loss(logits, labels)`` with the rows of a step, that returns a
+            scalar; or "l1" or "huber" for values. None: the usual loss of the labels.
         class_weight: A number per class in the cross-entropy, or "balanced": by their frequency in training.
         label_smoothing: Share of the target that the cross-entropy spreads over all classes.
         scheduler: A callable that makes a scheduler of ``torch.optim.lr_scheduler`` of the optimiser, or "cosine",
@@ -128,28 +130,28 @@ class Trainer(TrainerFacts):
         warmup: Epochs in which the learning rate rises before the scheduler begins.
         clip: Largest norm of the gradients, after ``clip_value``.
         clip_value: Largest absolute value of an entry of a gradient.
-        ema: Decay of averaged parameters, with which is evaluated and predicted; training goes on with the others.
+        ema: Decay of averaged parameters, which evaluations and predictions use; training goes on with the others.
         metrics: What is measured beside the score: "f1_macro", "f1_micro", "accuracy", "roc_auc",
-            "average_precision", "mae", "rmse" or "r2", functions of (logits, labels), objects as of ``torchmetrics``,
-            or a dict of them. Columns of the history are ``val_<name>`` and so on.
-        best: The metric, by name, that says which epoch is the best, and which ``patience`` follows; or as ``stop_on``.
+            "average_precision", "mae", "rmse" or "r2", functions of (logits, labels), objects like those of
+            ``torchmetrics``, or a dict of them. Columns of the history are ``val_<name>`` and so on.
+        best: Name of the metric that decides the best epoch and that ``patience`` follows; or a value of ``stop_on``.
         callbacks: Objects with some of ``on_fit_start(trainer)``, ``on_epoch_start(trainer, epoch)``,
             ``on_batch_end(trainer, batch, loss)``, ``on_epoch_end(trainer, record)`` and ``on_fit_end(trainer)``.
             Training ends after an ``on_epoch_end`` that returns False or sets ``trainer.should_stop = True``. What
             their ``state_dict`` returns is kept in checkpoints.
-        loggers: "csv" and "tensorboard" write to ``out``; others have ``log_metrics(metrics, step)``, called an epoch.
-        config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
-        remember: What is kept in checkpoints and not compared.
-        ranks: The processes that train together (:class:`gw.dist.Ranks`); all make one trainer, rank 0 writes ``out``.
-        device: Where to train, as "cuda"; None: where the model is. For "mini" also "emulated", a process.
+        loggers: "csv" and "tensorboard" write to ``out``; objects get ``log_metrics(metrics, step)`` once an epoch.
+        config: Further numbers and texts that identify the run; kept in checkpoints and compared on a resume.
+        remember: Further numbers and texts that are kept in checkpoints and not compared.
+        ranks: The processes that train together (:class:`gw.dist.Ranks`); each makes a trainer, rank 0 writes ``out``.
+        device: Where to train, such as "cuda"; None: where the model is. For "mini" also "emulated", a process.
         schedule: With a device, who prepares batches: "auto", "cpu", "device", or a :class:`gw.schedule.Schedule`.
         cuda_graphs: "auto" replays recorded steps on a device (docs/devices.md), "on" also batches on the CPU; "off".
         precision: "float32"; "bf16": features, rows and operands are in bfloat16; "int8": features of batches are
             stored in 8 bits; None: that of :func:`gw.config`.
-        order: For "full", in which order the nodes are computed: "neighbours": together, which saves time where a large
-            graph has communities; "given": as given; "auto": where the epochs of the first ``fit`` pay for finding it
-            (:attr:`node_order`). All that goes in and comes out is as given; sums have other last bits, and dropout
-            draws other rows.
+        order: For "full", the order in which nodes are computed: "neighbours" puts neighbours together, which saves
+            time where a large graph has communities; "given"; "auto" takes the former where the epochs of the first
+            ``fit`` pay for finding it (:attr:`node_order`). What goes in and comes out stays in the given order; sums
+            have other last bits, and dropout draws other rows.
 
     Raises: ConfigError for an option out of range, DataError when no training node has a label.
 

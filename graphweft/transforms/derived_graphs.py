@@ -157,8 +157,8 @@ def drop_edges(graph: Graph, share: float, *, undirected: bool = False, seed: in
         graph: Any graph; typed ones stay typed.
         share: Chance of every edge.
         undirected: Edges u -> v and v -> u share their fate.
-        seed: Keys the draws,
-        epoch: likewise.
+        seed: Part of the key of the draws: equal seed and epoch give equal draws.
+        epoch: Part of the key of the draws.
 
     Raises: ConfigError.
 

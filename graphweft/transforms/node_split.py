@@ -31,7 +31,7 @@ def split_nodes(
     Args:
         ds: A dataset whose rows are nodes or pairs of nodes.
         val: Validation rows: a number, or a share of the labelled rows.
-        test: Test rows, likewise; None: all that are left, with ``per_class``.
+        test: Test rows, as ``val``; None: all that are left, with ``per_class``.
         per_class: Training rows of every class; None: all that are left. Further rows are in no part.
         seed: Of the split.
 
