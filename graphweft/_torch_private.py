@@ -7,11 +7,12 @@ so a version of torch that changes one of them fails there, by name.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ __all__ = [
     "NATIVE_FUNCTIONS",
     "Multiplied",
     "TorchDispatchMode",
+    "default_device_is_elsewhere",
     "eval_frame_callback",
     "foreach_add",
     "foreach_lerp",
@@ -37,7 +39,9 @@ __all__ = [
     "is_wrapped",
     "mark_stepped",
     "multiplied",
+    "on_host",
     "parse_to",
+    "plainly",
     "pytree",
     "saved_tensor_hooks_are_on",
     "step_is_watched",
@@ -50,6 +54,9 @@ __all__ = [
     "without_transforms",
     "wrapper_subclass",
 ]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # bool: inside torch.func.grad, vmap and the like, which wrap the tensors that they give on
 transforms_are_on = torch._C._are_functorch_transforms_active
@@ -74,6 +81,27 @@ stored_entries = torch.Tensor._nnz
 stored_places, stored_values = torch.Tensor._indices, torch.Tensor._values
 # the module in which torch.nn.functional's native functions live, as their __module__ says
 NATIVE_FUNCTIONS = torch._C._nn
+
+
+def plainly(function: Callable[P, R]) -> Callable[P, R]:
+    """``function``, in which torch makes plain tensors in host memory, whatever transform or default device is on."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with without_transforms(), without_functions():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def default_device_is_elsewhere() -> bool:
+    """Whether tensors are made in another memory than the host's where nobody says which."""
+    return bool(torch._C._len_torch_function_stack()) and torch.get_default_device().type != "cpu"
+
+
+def on_host() -> contextlib.AbstractContextManager[Any]:
+    """A context in which tensors are made in host memory where nobody says otherwise, as without a default device."""
+    return torch.device("cpu") if default_device_is_elsewhere() else contextlib.nullcontext()
 
 
 def saved_tensor_hooks_are_on() -> bool:

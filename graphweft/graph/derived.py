@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from graphweft._torch_private import without_transforms
+from graphweft._torch_private import plainly
 
 Made = TypeVar("Made")
 
@@ -41,8 +41,7 @@ def derived(owner: Any, make: Callable[..., Made], *arguments: Any) -> Made:
     try:
         return kept[key]  # type: ignore[no-any-return]
     except KeyError:
-        with without_transforms():  # it is kept, and read by native code
-            made: Made = kept.setdefault(key, make(owner, *arguments))
+        made: Made = kept.setdefault(key, plainly(make)(owner, *arguments))  # native code reads it
         return made
 
 
@@ -78,8 +77,7 @@ def while_used(owner: Any, make: Callable[[Any], Made]) -> Made:
     """
     found = _KEPT.get(owner, {}).get((while_used, make), _no_longer)()
     if found is None:
-        with without_transforms():
-            found = make(owner)
+        found = plainly(make)(owner)
         _KEPT.setdefault(owner, {})[(while_used, make)] = weakref.ref(found)
     return found  # type: ignore[no-any-return]
 

@@ -7,6 +7,7 @@ what is missing once. Held by graphs; a graph and its reverse share theirs.
 from __future__ import annotations
 
 from graphweft._errors import GraphError, ShapeError
+from graphweft._torch_private import plainly
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.ids import Ids, as_count, as_ids
 
@@ -21,6 +22,7 @@ class Forms:
         self.symmetric: bool | None = None
         self.loops: bool | None = None
 
+    @plainly
     def full(self, side: int) -> Adjacency:
         """By destination (0) or by source (1), with edge ids."""
         form, other = self.by[side], self.by[1 - side]
@@ -32,6 +34,7 @@ class Forms:
                 self.loose[side] = None  # the same order in every row
         return form
 
+    @plainly
     def unlabelled(self, side: int, square: bool) -> Adjacency:
         """As :meth:`full`, but edge ids may be missing; a symmetric structure is its own transpose.
 
@@ -77,6 +80,7 @@ class Forms:
         return self.full(0) if self.by[0] is not None else self.full(1)
 
 
+@plainly
 def given_csc(who: str, indptr: Ids, indices: Ids, num_src: Ids | None, edge_ids: Ids | None) -> Adjacency:
     """In-edges as a user gives them, checked, rows listed by ascending edge id.
 

@@ -29,7 +29,7 @@ from graphweft.runtime.entry_loss import Kind, entry_loss
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.row_kernels import is_built
 from graphweft.runtime.sparse import panel_row, rounds_rows, wants_panel
-from graphweft.runtime.target import Bound, Launch, Target, whole
+from graphweft.runtime.target import Bound, Launch, Launcher, Target, whole
 
 _HALF = frozenset({torch.bfloat16, torch.float16})
 _ID = 4  # bytes of a node in a row that is turned around
