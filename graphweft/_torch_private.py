@@ -34,6 +34,7 @@ __all__ = [
     "foreach_mul",
     "forward_ad_is_on",
     "free_product_buffers",
+    "hosted",
     "is_followed_everywhere",
     "is_watched_tensor",
     "is_wrapped",
@@ -97,6 +98,17 @@ def plainly(function: Callable[P, R]) -> Callable[P, R]:
 def default_device_is_elsewhere() -> bool:
     """Whether tensors are made in another memory than the host's where nobody says which."""
     return bool(torch._C._len_torch_function_stack()) and torch.get_default_device().type != "cpu"
+
+
+def hosted(function: Callable[P, R]) -> Callable[P, R]:
+    """``function``, run as without a default device."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with on_host():
+            return function(*args, **kwargs)
+
+    return call
 
 
 def on_host() -> contextlib.AbstractContextManager[Any]:
