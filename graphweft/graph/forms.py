@@ -22,7 +22,6 @@ class Forms:
         self.symmetric: bool | None = None
         self.loops: bool | None = None
 
-    @plainly
     def full(self, side: int) -> Adjacency:
         """By destination (0) or by source (1), with edge ids."""
         form, other = self.by[side], self.by[1 - side]
@@ -34,7 +33,6 @@ class Forms:
                 self.loose[side] = None  # the same order in every row
         return form
 
-    @plainly
     def unlabelled(self, side: int, square: bool) -> Adjacency:
         """As :meth:`full`, but edge ids may be missing; a symmetric structure is its own transpose.
 
