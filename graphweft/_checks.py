@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from graphweft._errors import ConfigError, DtypeError, IndexRangeError, ShapeError
+from graphweft._torch_private import default_device_is_elsewhere
 
 
 def as_integer(value: Any) -> int | None:
@@ -30,6 +31,16 @@ def as_integer(value: Any) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
+
+
+def check_default_device(who: str) -> None:
+    """Tensors are made in host memory where nobody says otherwise.
+
+    Raises: ConfigError under ``torch.set_default_device`` or ``with torch.device``.
+    """
+    if default_device_is_elsewhere():
+        given = torch.get_default_device()
+        raise ConfigError(f"{who}: expected no default device, got {given}; device= sends batches and models there")
 
 
 def check_ids(who: str, ids: torch.Tensor, bound: int) -> None:

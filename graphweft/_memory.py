@@ -29,6 +29,7 @@ from graphweft._errors import MemoryBudgetError
 from graphweft._native import declare
 
 _HUGE = 1 << 21
+_HOST = torch.device("cpu")
 GRAIN = 1 << 16  # sizes are rounded to this, so that a region starts on its own pages and little is wasted
 _ROOMY = 1 << 23  # from here on a region for tensors of several sizes is larger than the first of them
 SMALL = GRAIN  # below this torch's own allocator serves: what would waste most of a region
@@ -164,7 +165,7 @@ class Pool:
         for size in shape:
             nbytes *= size
         if nbytes < SMALL:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device=_HOST)
         size = self.rounded(nbytes)
         if roomy and size >= _ROOMY and _budget.in_force() is None:
             step = 1 << (size.bit_length() - 4)  # eight sizes up to the next power of two

@@ -7,11 +7,12 @@ so a version of torch that changes one of them fails there, by name.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,18 +27,22 @@ __all__ = [
     "NATIVE_FUNCTIONS",
     "Multiplied",
     "TorchDispatchMode",
+    "default_device_is_elsewhere",
     "eval_frame_callback",
     "foreach_add",
     "foreach_lerp",
     "foreach_mul",
     "forward_ad_is_on",
     "free_product_buffers",
+    "hosted",
     "is_followed_everywhere",
     "is_watched_tensor",
     "is_wrapped",
     "mark_stepped",
     "multiplied",
+    "on_host",
     "parse_to",
+    "plainly",
     "pytree",
     "saved_tensor_hooks_are_on",
     "step_is_watched",
@@ -47,11 +52,17 @@ __all__ = [
     "without_functions",
     "without_modes",
     "without_subclasses",
+    "without_transforms",
     "wrapper_subclass",
 ]
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 # bool: inside torch.func.grad, vmap and the like, which wrap the tensors that they give on
 transforms_are_on = torch._C._are_functorch_transforms_active
+# context: tensors that are made inside are plain ones, also within a transform
+without_transforms = torch._C._DisableFuncTorch
 # None but inside torch.jit.trace
 trace_state = torch._C._get_tracing_state
 # None where torch.compile watches nothing; asking does not load its compiler, which takes seconds
@@ -71,6 +82,38 @@ stored_entries = torch.Tensor._nnz
 stored_places, stored_values = torch.Tensor._indices, torch.Tensor._values
 # the module in which torch.nn.functional's native functions live, as their __module__ says
 NATIVE_FUNCTIONS = torch._C._nn
+
+
+def plainly(function: Callable[P, R]) -> Callable[P, R]:
+    """``function``, in which torch makes plain tensors in host memory, whatever transform or default device is on."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with without_transforms(), without_functions():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def default_device_is_elsewhere() -> bool:
+    """Whether tensors are made in another memory than the host's where nobody says which."""
+    return bool(torch._C._len_torch_function_stack()) and torch.get_default_device().type != "cpu"
+
+
+def hosted(function: Callable[P, R]) -> Callable[P, R]:
+    """``function``, run as without a default device."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with on_host():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def on_host() -> contextlib.AbstractContextManager[Any]:
+    """A context in which tensors are made in host memory where nobody says otherwise, as without a default device."""
+    return torch.device("cpu") if default_device_is_elsewhere() else contextlib.nullcontext()
 
 
 def saved_tensor_hooks_are_on() -> bool:

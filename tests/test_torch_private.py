@@ -86,6 +86,32 @@ def test_transforms_are_seen() -> None:
     assert not private.transforms_are_on()
 
 
+def test_plain_tensors_are_made_inside_transforms_and_under_default_devices() -> None:
+    made = []
+
+    def f(x: Tensor) -> Tensor:
+        made.append(private.plainly(torch.zeros)(2, 3))
+        return x.sum()
+
+    torch.func.grad(f)(torch.ones(2))
+    torch.func.vmap(f)(torch.ones(2, 2))
+    with torch.device("meta"):
+        f(torch.ones(2))
+    assert all(type(tensor) is Tensor and tensor.data_ptr() and tensor.device.type == "cpu" for tensor in made)
+    assert not any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in made)
+
+
+def test_default_devices_are_seen_and_set_aside() -> None:
+    assert not private.default_device_is_elsewhere()
+    with torch.device("cpu"):
+        assert not private.default_device_is_elsewhere()
+    with torch.device("meta"):
+        assert private.default_device_is_elsewhere()
+        with private.on_host():
+            assert torch.ones(1).device.type == "cpu" and not private.default_device_is_elsewhere()
+        assert private.hosted(torch.ones)(1).device.type == "cpu" and torch.ones(1).device.type == "meta"
+
+
 def test_nothing_is_traced_by_default() -> None:
     assert private.eval_frame_callback() is None
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from graphweft._config import current
 from graphweft._errors import DataError, DownloadError, GraphWeftError
+from graphweft._torch_private import hosted
 from graphweft.data.catalog import ENTRIES, Entry, find_entry, near_names
 from graphweft.data.dataset import Dataset
 from graphweft.data.download import FetchError, Progress, fetch, unpack_zip
@@ -26,6 +27,7 @@ from graphweft.storage.store import Store, is_store
 _SUFFIXES = (".npz", ".mtx", ".mtx.gz", ".txt", ".txt.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 
+@hosted
 def load(
     name_or_path: str | os.PathLike[str],
     root: str | os.PathLike[str] | None = None,

@@ -19,6 +19,7 @@ import torch
 
 from graphweft import _machine, _memory
 from graphweft._errors import ConfigError
+from graphweft._torch_private import hosted
 from graphweft.data.communities import (
     PowerLaw,
     binary_features,
@@ -43,6 +44,7 @@ _OUT_DEGREE_RATIO = 50.0  # directed sets: most links that a node starts, in uni
 _STRAY_LABEL = 0.04
 
 
+@hosted
 def synthetic(
     name: str = "default",
     scale: float = 1.0,

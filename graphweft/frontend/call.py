@@ -236,6 +236,6 @@ def _tensor(who: str, value: Any) -> Tensor:
     if isinstance(value, SparseFeatures):
         return dense_rows(who, value, kept=True)[0]
     try:
-        return torch.as_tensor(value)
+        return value if isinstance(value, Tensor) else torch.as_tensor(value)  # which goes to the default device
     except (TypeError, ValueError, RuntimeError):
         raise DtypeError(f"{who}: expected a tensor, got {type(value).__name__} ({current_line()})") from None

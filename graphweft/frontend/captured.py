@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+from torch.nn.parameter import is_lazy
 
 from graphweft.storage.feature import SparseFeatures
 
@@ -36,6 +38,7 @@ _LOOKS_OUTSIDE = {f"{step}_GLOBAL" for step in ("LOAD", "STORE", "DELETE")} | {"
 LIBRARY_MODULE = "library module"  # stands before its name in a key
 _RANDOM = ("random", "time", "secrets", "numpy.random")  # modules whose results differ from call to call
 _HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}  # run in a call
+_GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
 _NOT_RUN = {"__init__", "__new__", "__repr__", "__str__", "__del__", "__reduce__", "__getstate__", "__setstate__"}
 _OF_CLASS = (FunctionType, Tensor, nn.Module, *_PLAIN, *_VALUES, *_SEQUENCES, *_NAMESPACES, Mapping, np.ndarray, type)
 
@@ -64,11 +67,12 @@ class Captured:
 
     Attributes:
         tensors: Every tensor once, in the order in which it was found.
-        buffers: Ids of those that are buffers of modules.
+        buffers: Ids of those that are buffers of modules, and of parameters that this call makes.
         key: Everything else; equal keys mean equal behaviour on tensors of equal kinds. A number stands there with
             its position in ``numbers``.
         numbers: Every Python number, in the order in which it was found.
         refused: Why the functions cannot be compiled at all, if so.
+        unmade: Whether this call makes a parameter, as the first one of lazy modules does.
         visited: Every object that the functions can reach.
         names: Every global and attribute that their code names.
     """
@@ -78,6 +82,7 @@ class Captured:
     key: tuple[Any, ...] = ()
     numbers: list[Any] = field(default_factory=list)
     refused: str | None = None
+    unmade: bool = False
     visited: list[Any] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
 
@@ -142,6 +147,11 @@ def is_installed(name: str | None) -> bool:
     """Whether a module is a package of others, whose classes do not change between calls."""
     file = getattr(sys.modules.get(name or ""), "__file__", None) or ""
     return "site-packages" in file or "dist-packages" in file
+
+
+def all_are_watched() -> bool:
+    """Whether every module of the process has hooks."""
+    return any(getattr(torch_module, name, None) for name in _GLOBAL)
 
 
 def own_packages(roots: tuple[Any, ...]) -> frozenset[str]:
@@ -232,6 +242,10 @@ class Walk:
         if isinstance(item, SparseFeatures):
             self.refuse("it captures SparseFeatures; capture x.to_dense() or pass x as ndata")
             return ("sparse",)
+        if is_lazy(item):
+            self.found.unmade = True
+            self.found.buffers.add(id(item))  # it is written into
+            return ("unmade",)
         self.found.tensors.append(item)
         kind = (item.dtype, tuple(item.shape), item.requires_grad, item.device, id(item) in self.found.buffers)
         return ("tensor", len(self.found.tensors) - 1, kind)
@@ -284,6 +298,8 @@ class Walk:
         return self._global(sys.modules.get(name), names)
 
     def _module(self, item: nn.Module) -> Any:
+        if all_are_watched():
+            self.refuse("every module has hooks")
         self.found.buffers |= {id(buffer) for buffer in item._buffers.values() if buffer is not None}
         parts: list[Any] = [type(item).__qualname__, Identity(type(item), described=True), item.training]
         own = (item._parameters, item._buffers, item._modules)

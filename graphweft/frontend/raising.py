@@ -40,6 +40,8 @@ def raise_function(
     margins = find_margins(needed, traced.symbols) if algebra.stage.name == REDUCE else {}
     inside = {node for margin in margins.values() for node in margin.inside}
     for node in needed:
+        if _is_complex(node):
+            raise UnraisableError("complex numbers", node.meta.get("line"))
         if node in env or node in inside or env.folds(traced, node):
             continue
         try:
@@ -88,6 +90,12 @@ def _is_pure(target: Any) -> bool:
         return True
     schema = getattr(target, "_schema", None)
     return schema is not None and not schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+
+
+def _is_complex(node: Node) -> bool:
+    """Whether a result, or an input, is of complex numbers."""
+    made = node.meta.get("val")
+    return isinstance(made, Tensor) and made.is_complex()
 
 
 def _needed(traced: Traced, wanted: Iterable[Node]) -> list[Node]:

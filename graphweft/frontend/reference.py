@@ -148,7 +148,7 @@ class _Run:
     def _zeros(self, mailbox: Fields, like: Tensor) -> Tensor:
         """Zero rows for all nodes, which depend on the messages that nobody sent."""
         zeros = like.new_zeros((self.graph.num_dst, *like.shape[1:]))
-        if zeros.is_floating_point():
+        if zeros.is_floating_point() or zeros.is_complex():
             for tensor in mailbox.values():
                 if tensor.requires_grad:
                     zeros = zeros + tensor.sum().to(zeros.dtype)

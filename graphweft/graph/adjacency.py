@@ -18,6 +18,7 @@ from graphweft import _native
 from graphweft._errors import GraphError, IndexRangeError, ShapeError
 from graphweft._memory import empty
 from graphweft._native import declare, pointer
+from graphweft._torch_private import plainly
 from graphweft.graph.derived import derived, keep
 from graphweft.graph.ids import index_dtype, is_wide, summarize
 
@@ -53,6 +54,7 @@ class Adjacency:
     num_cols: int
 
     @classmethod
+    @plainly
     def from_coo(cls, rows: torch.Tensor, cols: torch.Tensor, num_rows: int, num_cols: int) -> Adjacency:
         """Entries (rows[e], cols[e]) by row; inside a row by ascending e. Edge ids are left out if the rows ascend.
 
@@ -127,6 +129,7 @@ class Adjacency:
         except ShapeError as failure:
             raise GraphError(f"{who}: {failure}") from None
 
+    @plainly
     def transpose(self, *, edge_ids: bool = True) -> Adjacency:
         """Columns become rows; inside a new row, entries ascend by the old row. O(entries), parallel, stable.
 
@@ -162,6 +165,7 @@ class Adjacency:
         """As :meth:`take_rows`, with ``values`` (one per entry, in entry order) of the taken entries."""
         return self._take(rows, values, values.dtype)
 
+    @plainly
     def _take(
         self, rows: torch.Tensor, values: torch.Tensor | None, dtype: torch.dtype | None
     ) -> tuple[Adjacency, torch.Tensor]:
@@ -178,12 +182,14 @@ class Adjacency:
             _take_rows(ctypes.byref(self.native), *source, indices.data_ptr(), moved)
         return Adjacency(indptr, indices, None, self.num_cols), payload
 
+    @plainly
     def to_coo(self) -> tuple[torch.Tensor, torch.Tensor]:
         """int64 (rows, columns) by edge id."""
         rows, cols = empty((self.num_edges,), torch.int64), empty((self.num_edges,), torch.int64)
         _to_coo(ctypes.byref(self.native), rows.data_ptr(), cols.data_ptr())
         return rows, cols
 
+    @plainly
     def degrees(self) -> torch.Tensor:
         """Entries per row, int64."""
         return self.indptr[1:] - self.indptr[:-1]
@@ -199,6 +205,7 @@ class Adjacency:
         _row_degrees(ctypes.byref(self.native), inverse, out.data_ptr())
         return out
 
+    @plainly
     def column_counts(self) -> torch.Tensor:
         """Entries per column, int64."""
         counts = empty((self.num_cols,), torch.int64)

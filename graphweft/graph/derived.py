@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from graphweft._torch_private import plainly
+
 Made = TypeVar("Made")
 
 _KEPT: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
@@ -39,7 +41,7 @@ def derived(owner: Any, make: Callable[..., Made], *arguments: Any) -> Made:
     try:
         return kept[key]  # type: ignore[no-any-return]
     except KeyError:
-        made: Made = kept.setdefault(key, make(owner, *arguments))
+        made: Made = kept.setdefault(key, plainly(make)(owner, *arguments))  # native code reads it
         return made
 
 
@@ -75,7 +77,7 @@ def while_used(owner: Any, make: Callable[[Any], Made]) -> Made:
     """
     found = _KEPT.get(owner, {}).get((while_used, make), _no_longer)()
     if found is None:
-        found = make(owner)
+        found = plainly(make)(owner)
         _KEPT.setdefault(owner, {})[(while_used, make)] = weakref.ref(found)
     return found  # type: ignore[no-any-return]
 

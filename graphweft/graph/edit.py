@@ -12,6 +12,7 @@ import torch
 
 from graphweft._memory import empty
 from graphweft._native import declare, pointer
+from graphweft._torch_private import plainly
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.ids import index_dtype
 
@@ -31,6 +32,7 @@ def _offsets(num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     return indptr, indptr[1:]
 
 
+@plainly
 def no_loops_mask(a: Adjacency) -> torch.Tensor:
     """uint8 per edge id: 0 for self-loops."""
     member = empty((a.num_edges,), torch.uint8).fill_(1)
@@ -38,6 +40,7 @@ def no_loops_mask(a: Adjacency) -> torch.Tensor:
     return member
 
 
+@plainly
 def filter_edges(a: Adjacency, member: torch.Tensor) -> Adjacency:
     """The edges whose ``member`` (uint8 by edge id) is not 0, renumbered without gaps in their order."""
     indptr, counts = _offsets(a.num_rows)
@@ -51,6 +54,7 @@ def filter_edges(a: Adjacency, member: torch.Tensor) -> Adjacency:
     return Adjacency(indptr, indices, ids, a.num_cols)
 
 
+@plainly
 def unite(a: Adjacency, b: Adjacency) -> Adjacency:
     """Every (row, column) that occurs in ``a`` or ``b``, once, by row and column. Columns ascend in both."""
     indptr, counts = _offsets(a.num_rows)
@@ -62,6 +66,7 @@ def unite(a: Adjacency, b: Adjacency) -> Adjacency:
     return Adjacency(indptr, indices, None, a.num_cols)
 
 
+@plainly
 def renumbered(a: Adjacency, nodes: torch.Tensor, *, edge_ids: bool = True) -> Adjacency:
     """Row i is row ``nodes[i]``, its entries in their order, columns under their new numbers; edges keep theirs.
 
@@ -82,6 +87,7 @@ def renumbered(a: Adjacency, nodes: torch.Tensor, *, edge_ids: bool = True) -> A
     return Adjacency(indptr, indices, ids, a.num_cols)
 
 
+@plainly
 def thinned(a: Adjacency, most: int) -> Adjacency:
     """At most ``most`` entries of every row, evenly spaced among them; itself where no row has more. No edge ids."""
     degrees = a.degrees()
@@ -94,12 +100,14 @@ def thinned(a: Adjacency, most: int) -> Adjacency:
     return Adjacency(indptr, indices, None, a.num_cols)
 
 
+@plainly
 def without_parallel(a: Adjacency) -> Adjacency:
     """Every (row, column) once, by row and column."""
     plain = a if a.columns_ascend() else a.transpose(edge_ids=False).transpose(edge_ids=False)
     return unite(plain, plain)
 
 
+@plainly
 def both_directions(a: Adjacency) -> Adjacency:
     """Every (row, column) that occurs in ``a`` or in its transpose, once, by row and column."""
     turned = a.transpose(edge_ids=False)
@@ -113,6 +121,7 @@ def _alike(a: Adjacency, b: Adjacency, num_edges: int, with_ids: bool) -> tuple[
     return (a if a.is_wide == wide else a.widened()), (b if b.is_wide == wide else b.widened())
 
 
+@plainly
 def concat(a: Adjacency, b: Adjacency) -> Adjacency:
     """Row by row the entries of ``a``, then those of ``b``, whose edge ids follow those of ``a``."""
     num_edges = a.num_edges + b.num_edges
@@ -126,6 +135,7 @@ def concat(a: Adjacency, b: Adjacency) -> Adjacency:
     return Adjacency(indptr, indices, ids, a.num_cols)
 
 
+@plainly
 def less(a: Adjacency, b: Adjacency) -> torch.Tensor:
     """uint8 by edge id of ``a``: 0 for one edge per edge of ``b`` with the same ends, the youngest of parallel ones."""
     member = empty((a.num_edges,), torch.uint8).fill_(1)
@@ -135,6 +145,7 @@ def less(a: Adjacency, b: Adjacency) -> torch.Tensor:
     return member
 
 
+@plainly
 def loops(rows: torch.Tensor, num_rows: int) -> Adjacency:
     """One entry (r, r) for every r of ``rows``, which ascend without repeats."""
     indptr, counts = _offsets(num_rows)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from graphweft._errors import DtypeError, GraphError, ShapeError
+from graphweft._torch_private import plainly
 from graphweft.graph.ids import Ids, as_count, as_ids, borrow, require_ids, summarize, to_array
 
 _WHO = "Graph"
@@ -41,6 +42,7 @@ class Ends:
     values: torch.Tensor | None = None
 
 
+@plainly
 def edge_ends(src: Any, dst: Ids | None, num_nodes: Any) -> Ends:
     """The edges of ``src`` and ``dst``, or of ``src`` alone: an edge index, or a matrix with an entry (i, j) per edge.
 

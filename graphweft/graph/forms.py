@@ -7,6 +7,7 @@ what is missing once. Held by graphs; a graph and its reverse share theirs.
 from __future__ import annotations
 
 from graphweft._errors import GraphError, ShapeError
+from graphweft._torch_private import plainly
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.ids import Ids, as_count, as_ids
 
@@ -77,6 +78,7 @@ class Forms:
         return self.full(0) if self.by[0] is not None else self.full(1)
 
 
+@plainly
 def given_csc(who: str, indptr: Ids, indices: Ids, num_src: Ids | None, edge_ids: Ids | None) -> Adjacency:
     """In-edges as a user gives them, checked, rows listed by ascending edge id.
 

@@ -254,15 +254,15 @@ class Graph(EdgesByEnds, ShownAsTable):
     def nodes(self) -> torch.Tensor:
         """int64 ids of the nodes of a square graph."""
         self._require_square("nodes")
-        return torch.arange(self._num_dst)
+        return torch.arange(self._num_dst, device="cpu")
 
     def srcs(self) -> torch.Tensor:
         """int64 ids of the source nodes."""
-        return torch.arange(self._num_src)
+        return torch.arange(self._num_src, device="cpu")
 
     def dsts(self) -> torch.Tensor:
         """int64 ids of the destination nodes."""
-        return torch.arange(self._num_dst)
+        return torch.arange(self._num_dst, device="cpu")
 
     def edges(self) -> tuple[torch.Tensor, torch.Tensor]:
         """int64 (src, dst) in constructor order, shape (num_edges,) each."""
@@ -315,7 +315,7 @@ class Graph(EdgesByEnds, ShownAsTable):
         ``ndata`` and the rows of ``edata`` come along: an ``edata["id"]`` set before says which edges stayed.
         """
         ids = as_selection("Graph.edge_subgraph", "edge", keep, self.num_edges)
-        member = torch.zeros(self.num_edges, dtype=torch.uint8)
+        member = torch.zeros(self.num_edges, dtype=torch.uint8, device="cpu")
         member[ids] = 1
         return self._named(self._keep(member), member.bool)
 

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 
 from graphweft._errors import ShapeError
+from graphweft._torch_private import plainly
 from graphweft.graph.ids import as_ids, require_ids
 
 
+@plainly
 def as_selection(who: str, name: str, value: Any, bound: int) -> torch.Tensor:
     """int64 ids in [0, bound): ``value`` itself, the places where a mask holds, or the range of a slice.
 

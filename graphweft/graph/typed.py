@@ -15,6 +15,7 @@ import torch
 
 from graphweft._errors import GraphError, ShapeError
 from graphweft._memory import empty
+from graphweft._torch_private import plainly
 from graphweft.graph.ids import as_count, as_ids, index_dtype, require_ids, summarize
 
 Relation: TypeAlias = tuple[str, str, str]
@@ -96,6 +97,7 @@ def invert(src: torch.Tensor, dst: torch.Tensor, layout: TypedLayout) -> dict[Re
     return forth | back
 
 
+@plainly
 def stretches(offsets: tuple[int, ...], kind: torch.dtype = torch.int64) -> torch.Tensor:
     """The number of the stretch that every position lies in."""
     sizes = torch.tensor(offsets[1:]) - torch.tensor(offsets[:-1])
@@ -144,6 +146,7 @@ def _count_types(
     return counts
 
 
+@plainly
 def flatten(
     edges: Mapping[Relation, Any], num_nodes: Mapping[str, Any] | None
 ) -> tuple[torch.Tensor, torch.Tensor, TypedLayout]:

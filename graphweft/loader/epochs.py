@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from graphweft._checks import as_integer, checksum
+from graphweft._checks import as_integer, check_default_device, checksum
 from graphweft._errors import CheckpointError, ConfigError
 from graphweft._machine import processors
 from graphweft._trace import span
@@ -67,6 +67,7 @@ class EpochLoader(abc.ABC, Generic[B]):
         item_weight: Tensor | None = None,
         share: tuple[int, int] | None = None,
     ) -> None:
+        check_default_device(self.who)
         self._item_weight, self._share = item_weight, share
         self.num_items, self.shuffle, self._drop_last = num_items, bool(shuffle), bool(drop_last)
         self.batch_size = self._as_count("batch_size", batch_size, 1)
@@ -150,6 +151,7 @@ class EpochLoader(abc.ABC, Generic[B]):
         return self._length(self._epoch)
 
     def __iter__(self) -> Iterator[B]:
+        check_default_device(self.who)
         if self._begun:
             self._epoch, self._position = self._epoch + 1, 0
         self._begun = True

@@ -21,10 +21,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from graphweft import _config
 from graphweft._errors import FallbackWarning
 from graphweft._torch_private import pytree, trace_state, transforms_are_on
+from graphweft.frontend.captured import all_are_watched
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.recorder import Recorder, record
 from graphweft.frontend.regions import AHEAD, PLAIN_TORCH
@@ -153,6 +155,7 @@ class CompiledCalls:
             kinds,
             torch.is_grad_enabled(),
             torch.get_default_dtype(),
+            all_are_watched(),
         )
         batch = drawn if drawn is not None or not self._contents.many else self._changing(kind, content, flat)
         if batch is not None:
@@ -422,6 +425,8 @@ class CompiledCalls:
 
     def _check_module(self, module: nn.Module) -> None:
         """Raises: UnraisableError for modules that are never recorded."""
+        if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+            raise UnraisableError(_UNMADE)
         if is_watched(module) or any(_asks_to_be_told(inner) for inner in module.modules()):
             raise UnraisableError("hooks on modules inside")
         if self._guard.unsteady is not None:
@@ -462,7 +467,7 @@ class CompiledCalls:
         """Forward as it stands, with the modules right inside it compiled."""
         self.last, self.reason = None, failure.what
         result = self._with_inner(args, kwargs)
-        if failure.what != _NO_SUMS:  # errors of the user's code come before
+        if failure.what not in (_NO_SUMS, _UNMADE):  # errors of the user's code come before
             where = f" ({failure.line or line_of(self._forward)})"
             rest = "runs as it stands, modules inside are compiled"
             self._tell(f"{failure.what}: {type(self.module).__name__} {rest}{where}")
@@ -520,6 +525,7 @@ class _Inner:
 
 
 _CHANGES = "forward of {}, which changes attributes or variables"
+_UNMADE = "parameters that this call makes"
 _NO_SUMS = "no sums over edges"
 _SPARSE = (
     "a sparse matrix with a gradient or in blocks: the call runs as it stands; edge_index and weights are compiled"

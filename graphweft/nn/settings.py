@@ -19,17 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 from torch.nn.utils import parametrize
 
-from graphweft.frontend.captured import Identity, capture, is_installed, is_library
+from graphweft.frontend.captured import Identity, all_are_watched, capture, is_installed, is_library
 from graphweft.storage.feature import is_dense
 from graphweft.storage.fingerprint import fingerprint
 
 _KINDS = (bool, int, float, complex, str, bytes, type(None), range, torch.dtype, torch.device, torch.Size)
 _EXACT = frozenset({bool, int, str, type(None)})
 _CALLED = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
 _DEEPEST = 4  # objects within objects
 _KEPT_BYTES = 4096  # of an array; of a longer one a fingerprint
 _DEPTH = threading.local()
@@ -142,11 +140,6 @@ def is_watched(root: nn.Module) -> bool:
     return all_are_watched() or any(has_hooks(module) for module in root.modules() if module is not root)
 
 
-def all_are_watched() -> bool:
-    """Whether every module of the process has hooks."""
-    return any(getattr(torch_module, name, None) for name in _GLOBAL)
-
-
 def is_parametrized(root: nn.Module) -> bool:
     """Whether a parameter of ``root``, or of a module in it, is computed from others (torch.nn.utils.parametrize)."""
     return any(parametrize.is_parametrized(module) for module in root.modules())
@@ -178,4 +171,4 @@ def tensors_of(root: nn.Module) -> dict[str, Tensor]:
     return {**parameters, **buffers, **others}
 
 
-__all__ = ["all_are_watched", "has_hooks", "is_parametrized", "is_watched", "plain", "settings_of", "tensors_of"]
+__all__ = ["has_hooks", "is_parametrized", "is_watched", "plain", "settings_of", "tensors_of"]

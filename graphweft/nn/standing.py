@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config
-from graphweft.nn.settings import all_are_watched
+from graphweft.frontend.captured import all_are_watched
 
 _FIXED = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _BY_IDENTITY = (FunctionType, BuiltinFunctionType, type, nn.Module)

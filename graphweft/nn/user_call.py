@@ -176,6 +176,8 @@ def execute(call: Call, apart: bool = False) -> Fields:
     if _config.current().opt_level == 0 or not call.graph.num_edges or transforms_are_on():
         return run_reference(call)
     captured = capture((call.message, call.reduce, call.update, call.params))
+    if captured.unmade:
+        return run_reference(call)
     compiled, failure, fresh = compiled_call(call, captured)
     if seen is not None:
         seen.append(Observed(call, captured, compiled, failure))
@@ -213,7 +215,7 @@ def _run_as_it_stands(call: Call, failure: UnraisableError) -> Fields:
 
 def _is_apart(call: Call, failure: UnraisableError) -> bool:
     """Whether something is left to compile beside the function that cannot be."""
-    return failure.stage in (MESSAGE, UPDATE) and call.reduce is not absent
+    return failure.stage in (MESSAGE, UPDATE) and call.reduce is not absent and call.message is not _sent
 
 
 def _what_falls_back(call: Call, failure: UnraisableError) -> str:
@@ -267,7 +269,7 @@ def _compile(
         failure = found.with_traceback(None)  # its frames would keep the user's tensors
         failure.__cause__ = failure.__context__ = None
         if failure.line in (None, UNKNOWN):
-            functions = {MESSAGE: call.message, UPDATE: call.update}
+            functions = {MESSAGE: None if call.message is _sent else call.message, UPDATE: call.update}
             failure.line = first_line(functions.get(failure.stage or "") or call.reduce)
         again = site.failed(captured, failure)
         _keep(key, failure)
@@ -309,7 +311,8 @@ def _key(call: Call, captured: Captured) -> Any:
     fields = (call.src, call.dst, call.edata, call.ntype, call.etype)
     kinds = tuple(tuple((name, t.dtype, t.shape[1:]) for name, t in part.items()) for part in fields)
     autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
-    return captured.key, kinds, call.graph.is_square, autocast, len(DECOMPOSITIONS), torch.get_default_dtype()
+    state = autocast, len(DECOMPOSITIONS), torch.get_default_dtype()
+    return captured.key, captured.refused, kinds, call.graph.is_square, *state
 
 
 __all__ = ["CompiledCall", "Observed", "compiled_call", "execute", "observing"]

@@ -125,10 +125,13 @@ def _may_be_infinite(v: Value, i: int, operand: Value) -> bool:
     """Whether rows of operand ``i`` that no edge reads could make no number of a gradient of 0.
 
     A number a row that multiplies others is often one over a degree, which may be 0 there; so those given from
-    outside, and those of functions that are infinite somewhere, are guarded.
+    outside, and those of functions that are infinite somewhere, are guarded. So is a total of rows that divides: it is
+    0 where there are none.
     """
-    if v.op is not Op.EWISE or operand.tensor.rows is None:
+    if v.op is not Op.EWISE:
         return False
+    if operand.tensor.rows is None:
+        return _POLE.get(v["fn"]) == i and _is_total(operand)
     if v["fn"] != "mul":
         return _POLE.get(v["fn"]) == i
     if len(v.inputs) != 2 or any(size != 1 for size in operand.tensor.dims) or v.inputs[0] is v.inputs[1]:
@@ -136,6 +139,12 @@ def _may_be_infinite(v: Value, i: int, operand: Value) -> bool:
     while operand.op in (Op.RESHAPE, Op.CAST, Op.DETACH):
         operand = operand.inputs[0]
     return operand.op is Op.INPUT or (operand.op is Op.EWISE and operand["fn"] in _POLE)
+
+
+def _is_total(shared: Value) -> bool:
+    """Whether a value without rows is made of some."""
+    made_of = reached([shared], lambda x: x.inputs)
+    return any(isinstance(x.type, TensorType) and x.tensor.rows is not None for x in made_of)
 
 
 def _numbers(operand: Value) -> tuple[tuple[float, torch.dtype], tuple[float, torch.dtype]]:

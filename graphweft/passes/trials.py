@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from graphweft._torch_private import free_product_buffers
 from graphweft.graph.graph import Graph
@@ -273,8 +274,12 @@ def elements(program: Program, sizes: Mapping[str, int]) -> int:
 
 @contextlib.contextmanager
 def plain_torch() -> Iterator[None]:
-    """Whatever mode the caller is in, trials run as plain differentiable code, and warn about nothing."""
+    """Whatever mode the caller is in, trials run as plain differentiable code, and warn about nothing.
+
+    What they save is nobody's: activation checkpointing counts what a call saves, at first and again.
+    """
     with (
+        saved_tensors_hooks(_unchanged, _unchanged),
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast("cpu", enabled=False),
@@ -283,3 +288,7 @@ def plain_torch() -> Iterator[None]:
         warnings.simplefilter("ignore")
         yield
     free_product_buffers()  # of float64, which nothing else multiplies
+
+
+def _unchanged(saved: Tensor) -> Tensor:
+    return saved

@@ -26,7 +26,7 @@ from graphweft import _config
 from graphweft._backward import gradients_from
 from graphweft._errors import CertificateWarning, ConfigError, GraphWeftError
 from graphweft._memory import POOL
-from graphweft._torch_private import transforms_are_on
+from graphweft._torch_private import default_device_is_elsewhere, transforms_are_on
 from graphweft.cost import CostModel
 from graphweft.frontend.edge_values import EdgeValues, read
 from graphweft.frontend.numbers import NUMBER
@@ -206,6 +206,9 @@ class CompiledFunction:
         """
         if torch.is_autocast_enabled("cpu"):  # a program has its own dtypes; sums are never taken in half precision
             with torch.autocast("cpu", enabled=False):
+                return self(arguments)
+        if default_device_is_elsewhere():
+            with torch.device("cpu"):
                 return self(arguments)
         likeness = None if self._written is not None or transforms_are_on() else _likeness(arguments)
         before, profiled = self._before, False
@@ -411,7 +414,7 @@ class CompiledFunction:
         env = plan.bind({name: named[name] for name in plan.fixed}, self.computed_once(plan, content))
         if is_half(arguments.x) and "x" in plan.tensors and not plan.takes_half:
             named = arguments.widened()
-        return env, tuple(read(named[name]).contiguous() for name in plan.tensors)
+        return env, tuple(read(named[name]).resolve_neg().contiguous() for name in plan.tensors)
 
     def computed_once(self, plan: Plan, content: Content) -> tuple[Any, ...]:
         """What is hoisted out of ``plan``, kept or computed now."""

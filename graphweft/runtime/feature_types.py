@@ -90,7 +90,7 @@ def is_compilable(x: Features | None, others: Iterable[Tensor]) -> bool:
     if is_half(x):
         return all(t.dtype == torch.float32 for t in others if t.dtype.is_floating_point)
     kinds = others if x is None else [x]
-    return {t.dtype for t in kinds if t.dtype.is_floating_point} <= _COMPILED
+    return {t.dtype for t in kinds if t.dtype.is_floating_point or t.dtype.is_complex} <= _COMPILED
 
 
 def is_single(x: Features | None, others: Iterable[Tensor]) -> bool:

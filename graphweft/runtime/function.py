@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from graphweft._errors import GraphWeftError
-from graphweft._torch_private import saved_tensor_hooks_are_on
+from graphweft._torch_private import on_host, saved_tensor_hooks_are_on
 from graphweft.runtime.constants import comes_once
 from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.plan import Plan
@@ -118,7 +118,7 @@ class RunPlan(torch.autograd.Function):
             made = ctx.origin.gradients_by_torch(inputs, _by_name(plan, gradients))
             return (None, None, None, None, *(made.get(name) for name in plan.tensors))
         tensors = saved[: len(plan.tensors)] if again else ()
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        with torch.no_grad(), torch.autocast("cpu", enabled=False), on_host():
             env, given = _ready(ctx, saved, gradients)
             del saved  # the calls let go of what they have read
             if ctx.samples is None or PROFILE.active:
@@ -152,4 +152,4 @@ def _ready(ctx: Any, saved: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -
         env[slot] = tensor
     plan.restore(env, saved[:count], saved[count:end])
     given = _by_name(plan, gradients)
-    return env, {name: x if x.is_contiguous() else x.contiguous() for name, x in given.items()}
+    return env, {name: x.resolve_neg().contiguous() for name, x in given.items()}

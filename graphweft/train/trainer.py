@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from graphweft import _config
+from graphweft._checks import check_default_device
 from graphweft._draws import keyed, mixed
 from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft._keywords import says_what_was_meant
@@ -174,6 +175,7 @@ class Trainer(TrainerFacts):
 
     @takes(TrainerOptions)
     def __init__(self, given: TrainerOptions) -> None:
+        check_default_device("Trainer")
         self._choice = StoredMode.of(given)
         if self._choice is None:
             self._set_up(given, given.mode)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import collections
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 import graphweft as gw
 from graphweft.nn.compiled import calls_of
@@ -257,3 +259,43 @@ def test_gradients_that_forward_enables_under_no_grad() -> None:
     torch.testing.assert_close(results, Energy.forward(module, x, edge_index))
     one, other = (torch.autograd.grad(r[0], module.lin.weight)[0] for r in (results, expected))
     torch.testing.assert_close(one, other)
+
+
+class Doubled(nn.Module):
+    """Sums of projected rows."""
+
+    def __init__(self, linear: nn.Module) -> None:
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        rows = self.linear(x)
+        return torch.zeros_like(rows).index_add(0, edge_index[1], rows[edge_index[0]])
+
+
+def test_a_hook_on_all_modules_runs_as_long_as_it_is_set() -> None:
+    plain = Doubled(nn.Linear(3, 2))
+    compiled = gw.compile(plain)
+    x, edge_index = torch.rand(4, 3), torch.tensor([[0, 1, 2, 3, 1], [1, 2, 3, 0, 3]])
+    torch.testing.assert_close(compiled(x, edge_index), plain(x, edge_index))
+    handle = register_module_forward_hook(
+        lambda module, given, out: out * 1.5 if isinstance(module, nn.Linear) else None
+    )
+    try:
+        with pytest.warns(gw.FallbackWarning, match="hooks on modules inside"):
+            found = compiled(x, edge_index)
+    finally:
+        handle.remove()
+    torch.testing.assert_close(found, 1.5 * plain(x, edge_index))
+    torch.testing.assert_close(compiled(x, edge_index), plain(x, edge_index))
+
+
+def test_the_call_in_which_lazy_modules_get_their_parameters_warns_of_nothing() -> None:
+    compiled = gw.compile(Doubled(nn.LazyLinear(2)))
+    x, edge_index = torch.rand(4, 3), torch.tensor([[0, 1, 2, 3, 1], [1, 2, 3, 0, 3]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", gw.FallbackWarning)
+        first = compiled(x, edge_index)
+        torch.testing.assert_close(compiled(x, edge_index), first)
+    torch.testing.assert_close(first, Doubled(compiled.linear)(x, edge_index))
+    assert "1 program" in gw.explain(compiled, x, edge_index)

@@ -281,3 +281,26 @@ def test_a_value_that_is_read_many_times_is_visited_once() -> None:
     program = w.done(out=a(Op.REDUCE, g, a(Op.RESHAPE, score, dims=(1,)), kind="sum"))
     rewritten = reorder_broadcasts(associate(program, MORE_EDGES), MORE_EDGES)
     assert not [v for v in rewritten.values if v.op is Op.EINSUM and v.tensor.rows == "E"]
+
+
+def test_a_total_that_divides_rows_is_guarded_where_no_edge_reads() -> None:
+    """Without edges it is 0; certificates, which try such a graph, take nothing out."""
+    src, dst = torch.tensor([0, 1, 2, 0]), torch.tensor([1, 2, 1, 2])
+    h = torch.arange(10, dtype=F64).view(5, 2).requires_grad_()
+    e = torch.tensor([[1.0], [2.0], [3.0], [-1.0]], dtype=F64, requires_grad=True)
+
+    def message(edges: Any) -> dict[str, torch.Tensor]:
+        return {"m": edges.src["h"] / torch.linalg.norm(edges.data["e"])}
+
+    with gw.config(certify=True):
+        out = gw.update_all(
+            gw.Graph(src, dst, num_nodes=5),
+            message,
+            lambda nodes: {"h": nodes.mailbox["m"].sum(1)},
+            ndata={"h": h},
+            edata={"e": e},
+        )["h"]
+    expected = torch.zeros_like(h).index_add(0, dst, h[src] / torch.linalg.norm(e))
+    torch.testing.assert_close(out, expected)
+    slopes = [torch.autograd.grad(y.square().sum(), [h, e]) for y in (out, expected)]
+    torch.testing.assert_close(*slopes)

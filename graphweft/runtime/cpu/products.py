@@ -74,6 +74,7 @@ def spmm(call: KernelCall) -> Launch:
     weight, scale, over = call.reading("weight"), call.reading("src_scale"), call.over
     coefficient, epilogue, rounded = call.get("self_coef"), _epilogue(call), call.get("rows") == "bf16"
     factor, halves, dtype = call.reading("self_factor"), HALF in call.attrs, call.dtype
+    widens = dtype == torch.bfloat16  # the kernel takes weights of such rows in float32
 
     def run(slots: Slots) -> None:
         source = slots[x]
@@ -82,7 +83,7 @@ def spmm(call: KernelCall) -> Launch:
         slots[out] = sparse.spmm(
             slots[graph].csc_structure if weight is None else slots[graph].csc,
             source,
-            weight=None if weight is None else slots[weight],
+            weight=None if weight is None else slots[weight].float() if widens else slots[weight],
             src_scale=None if scale is None else slots[scale],
             self_coef=coefficient,
             self_factor=None if factor is None else slots[factor],

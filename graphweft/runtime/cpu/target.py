@@ -29,8 +29,9 @@ from graphweft.runtime.entry_loss import Kind, entry_loss
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.row_kernels import is_built
 from graphweft.runtime.sparse import panel_row, rounds_rows, wants_panel
-from graphweft.runtime.target import Bound, Launch, Target, whole
+from graphweft.runtime.target import Bound, Launch, Launcher, Target, whole
 
+_HALF = frozenset({torch.bfloat16, torch.float16})
 _ID = 4  # bytes of a node in a row that is turned around
 _ROUNDED_GRADIENTS = frozenset({("contract", "weight"), ("contract_terms", "x")})  # of contractions that round them
 
@@ -47,6 +48,17 @@ class _Cpu(Target):
         | {(kernel, role) for kernel in ("spmm", "contract_terms") for role in ("mask", "addend")}
         | _ROUNDED_GRADIENTS
     )
+
+    def launcher(self, call: KernelCall) -> Launcher | None:
+        """Of kernels for float32 and float64; plain sums over edges are also there for rows of bfloat16.
+
+        Numbers in half precision come of casts inside user functions: their dtype is that of the program, unlike the
+        rows that a plan stores in bfloat16.
+        """
+        slots = (*call.reads, *call.writes)
+        kinds = {slot.value.tensor.dtype for slot in slots if isinstance(slot.value.type, TensorType)} & _HALF
+        sums = call.kernel == "spmm" and {slot.role for slot in call.reads} <= {"graph", "x", "weight"}
+        return super().launcher(call) if not kinds or (sums and kinds == {torch.bfloat16}) else None
 
     def prepare(self, groups: Iterable[Group]) -> None:
         """Walks begin to be compiled while the program is worked on."""
