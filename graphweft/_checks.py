@@ -32,6 +32,16 @@ def as_integer(value: Any) -> int | None:
         return None
 
 
+def as_plain(value: Any) -> Any:
+    """A number of NumPy as Python's; all else as it is.
+
+    Example:
+        >>> as_plain(np.int64(3)), as_plain("3")
+        (3, '3')
+    """
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def check_ids(who: str, ids: torch.Tensor, bound: int) -> None:
     """Every id lies in [0, bound); integer dtype.
 

@@ -117,7 +117,7 @@ def find_copy(root: Path, name: str, entry: Entry | None) -> Path | None:
     candidates = [place / stem for place in places for stem in stems]
     for candidate in candidates:
         for path in (candidate, *(candidate.with_name(candidate.name + suffix) for suffix in _SUFFIXES)):
-            if path.is_file():
+            if os.path.isfile(path):  # no path at all is no file, either
                 return path
     return next((path for path in candidates if _holds_something(path)), None)
 
@@ -127,7 +127,7 @@ def _holds_something(path: Path) -> bool:
     try:
         with os.scandir(path) as entries:
             return any(not entry.name.startswith(".") for entry in entries)
-    except OSError:
+    except (OSError, ValueError):  # of a name that no path can have
         return False
 
 

@@ -345,8 +345,9 @@ class CompiledModule(KeepsArguments, nn.Module):
         """Features have the dtype of the parameters, or are stored in bfloat16. Raises: DtypeError."""
         wanted, found = self._dtype(), x.dtype
         if wanted is not None and found != wanted and not (wanted == torch.float32 and self._may_be_stored(x)):
-            who, remedy = type(self).__name__, {torch.float64: "double"}.get(wanted, "float")
-            raise DtypeError(f"{who}: expected x of {wanted} as the parameters, got {found}; use x.{remedy}()")
+            who = type(self).__name__
+            other = f" or model.to({found})" if found.is_floating_point else ""  # a trainer's features are float32
+            raise DtypeError(f"{who}: expected x of {wanted} as the parameters, got {found}; use x.to({wanted}){other}")
 
     @staticmethod
     def _may_be_stored(x: Features) -> bool:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from graphweft import _machine
 from graphweft._backward import backward_from
 from graphweft._draws import call_key, keyed
-from graphweft._errors import ConfigError, ShapeError
+from graphweft._errors import ConfigError
 from graphweft._trace import span
 from graphweft.data.graph_samples import GRAPH_ID
 from graphweft.interop.pyg_model import PyGModel
@@ -52,7 +52,7 @@ from graphweft.train.record import GUARDED
 from graphweft.train.replayed import StepParts
 from graphweft.train.samplers import AnySampler, sampler_of
 from graphweft.train.setup import Setup
-from graphweft.train.target import target_of
+from graphweft.train.target import check_logits, target_of
 from graphweft.train.update import Update
 
 _EVALUATED = 1  # the stage of draws that evaluation makes
@@ -273,10 +273,7 @@ class MiniBatch(BatchSteps):
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss."""
-        logits = self.logits()
-        expected = (self.ds.y.shape[0], self.ds.num_classes)
-        if tuple(logits.shape) != expected:
-            raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
+        logits = check_logits(self.logits(), (self.ds.y.shape[0], self.ds.num_classes))
         return evaluation(self.target, logits, self.ds.y, self.rows, self.metrics)
 
     def identity(self) -> dict[str, Any]:
@@ -354,7 +351,7 @@ class MiniBatch(BatchSteps):
             logits = self._forward(batch)
         norm = None if batch.node_norm is None else batch.node_norm[: batch.batch_size]
         with span("loss", "loss"):
-            loss, gradient = self._loss(logits.detach(), self._label_rows(batch), norm)
+            loss, gradient = self._loss(check_logits(logits).detach(), self._label_rows(batch), norm)
         with span("backward", "backward"):
             backward_from(logits, gradient if weight == 1 else gradient * weight)
         return loss
@@ -409,9 +406,7 @@ class MiniBatch(BatchSteps):
 
     def _loss(self, logits: Tensor, seeds: Tensor, norm: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The mean loss of the seeds, or their sum weighted by ``norm``, shape (), and its gradient by their logits."""
-        expected = (seeds.numel(), self.ds.num_classes)
-        if tuple(logits.shape) != expected:
-            raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
+        check_logits(logits, (seeds.numel(), self.ds.num_classes))
         labels = torch.index_select(self.ds.y, 0, seeds)  # whole rows at a time, unlike y[seeds]
         if norm is None:
             return self.target.loss(logits, labels)

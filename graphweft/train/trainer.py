@@ -8,17 +8,21 @@ that a run that was stopped and resumed ends with the same bits as one that was 
 from __future__ import annotations
 
 import math
+import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from graphweft import _config
-from graphweft._draws import keyed, mixed
+from graphweft._checks import as_plain
+from graphweft._draws import in_turn, mixed
 from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft._keywords import says_what_was_meant
 from graphweft._trace import span
@@ -70,6 +74,13 @@ def _opened(given: TrainerOptions, mode: Any) -> tuple[Any, ...]:
     size = usual_graphs(given.sampler, mode, given.batch_size)
     rows = for_rows(*for_loss(given.model, given.task, mode, given.ds), size)
     return *rows, groups_asked(given.task, mode, given.ds, given.macro)
+
+
+@contextmanager
+def _with_gradients() -> Iterator[None]:
+    """Records gradients, whatever the caller's mode is: training under ``torch.no_grad()`` would change nothing."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 class Trainer(TrainerFacts):
@@ -172,13 +183,20 @@ class Trainer(TrainerFacts):
 
     @takes(TrainerOptions)
     def __init__(self, given: TrainerOptions) -> None:
-        self._choice = StoredMode.of(given)
+        self._fits, self._choice = threading.Lock(), StoredMode.of(given)
         if self._choice is None:
             self._set_up(given, given.mode)
             return
         self._begin = partial(self._set_up, given)  # anew, where it goes on with a run of the other mode
         with self._choice.within():
             self._begin(self._choice.asked(self._choice.plan.mode))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuses copies: memory that is recorded, threads and an open run folder are one trainer's alone."""
+        raise TypeError(
+            "Trainer: expected no copy or pickle of a trainer; another one, of copy.deepcopy(trainer.model), goes on "
+            "from there by load_state_dict(trainer.state_dict())"
+        )
 
     def _set_up(self, given: TrainerOptions, mode: str | None) -> None:
         """Takes up what was given, in ``mode``."""
@@ -259,7 +277,7 @@ class Trainer(TrainerFacts):
         ``epochs``: how many are to come, by which an order of the nodes is chosen; None: it is the given one.
         """
         if not self._prepared:
-            with keyed(mixed(self._seed, 0)), self._within():
+            with in_turn(mixed(self._seed, 0)), _with_gradients(), self._within():
                 self._order.settle(epochs, self.promise)
                 self._config |= self._order.identity()
                 self._batch.prepare()
@@ -274,17 +292,18 @@ class Trainer(TrainerFacts):
 
         Raises: ConfigError when the loss is no longer finite or ``out`` cannot be written; KeyboardInterrupt.
         """
-        check_integer("epochs", epochs, 0)
+        check_integer("epochs", epochs := as_plain(epochs), 0)
         if self.lacks:
             raise ConfigError(
                 f"fit: expected the {' and '.join(self.lacks)} that the run was trained with, which only its program "
                 "has; gw.Trainer(..., out=folder).resume() goes on there"
             )
         target = self.epoch + epochs
-        self._weights.put_last()
-        self._refresh()
-        self._begin_anew()
         with ExitStack() as stack:
+            stack.enter_context(self._alone())
+            self._weights.put_last()
+            self._refresh()
+            self._begin_anew()
             stop = stack.enter_context(shared_stop(self.ranks))
             folder = None if self.out is None else stack.enter_context(RunFolder(self.out))
             if folder is not None:
@@ -412,6 +431,16 @@ class Trainer(TrainerFacts):
             self._weights.forget()
         self._weights.put_best(self._update.averages)
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One ``fit`` at a time. Raises: ConfigError within another, of a callback or another thread."""
+        if not self._fits.acquire(blocking=False):
+            raise ConfigError("fit: expected no other fit of this trainer under way, got a second one")
+        try:
+            yield
+        finally:
+            self._fits.release()
+
     def _within(self) -> ExitStack:
         """Keeps to the precision, and to the memory budget where there is one, in the block."""
         return run_within(self._settings, self._budget, self.model, self.mode)
@@ -509,7 +538,7 @@ class Trainer(TrainerFacts):
     def _one_epoch(self, last: bool) -> EpochRecord:
         """One step, timed, and an evaluation where one is due, timed apart."""
         epoch = self.epoch + 1
-        with keyed(mixed(self._seed, epoch)):
+        with in_turn(mixed(self._seed, epoch)), _with_gradients():
             start = time.perf_counter()
             loss = float(self._batch.step())
             middle = time.perf_counter()

@@ -16,6 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import torch
 from torch import nn
 
+from graphweft._checks import as_plain
 from graphweft.data.dataset import Dataset
 from graphweft.dist.ranks import Ranks
 from graphweft.schedule.subtasks import Subtasks
@@ -91,7 +92,7 @@ def takes(kind: Callable[P, V]) -> Callable[[Callable[[Any, V], None]], Callable
         def initialise(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
             refuse([name for name in kwargs if name not in known], known)
             try:
-                given = kind(*args, **kwargs)
+                given = made_by(*map(as_plain, args), **{name: as_plain(value) for name, value in kwargs.items()})
             except TypeError as failure:  # which names the function that was called
                 raise TypeError(str(failure).replace(made_by.__qualname__, type(self).__qualname__)) from None
             take(self, given)
