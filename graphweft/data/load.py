@@ -117,9 +117,17 @@ def find_copy(root: Path, name: str, entry: Entry | None) -> Path | None:
     candidates = [place / stem for place in places for stem in stems]
     for candidate in candidates:
         for path in (candidate, *(candidate.with_name(candidate.name + suffix) for suffix in _SUFFIXES)):
-            if os.path.isfile(path):  # no path at all is no file, either
+            if _is_file(path):
                 return path
     return next((path for path in candidates if _holds_something(path)), None)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether it is one; False for a name that no path can have, as one of 300 letters."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _holds_something(path: Path) -> bool:
