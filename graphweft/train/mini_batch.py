@@ -208,27 +208,40 @@ class MiniBatch(BatchSteps):
             self.macro.begin_epoch(self.x)
         if self.replays is not None and self.batches_done == 0:
             self.replays.begin_epoch()
-        total, later = len(self.loader), target_at(self.device).later
-        for batch in self.loader:
-            done = self.batches_done
-            with keyed(self._key(self.loader.epoch, done)):
-                begun = time.perf_counter()
-                trained = self._train_on(batch)
-                loss = partial(float, float(trained)) if later is None else later(trained)
-                self._measured(batch, time.perf_counter() - begun)
-            if self.budget is not None:
-                self.budget.check()
-            self._read()  # of the batch before, while a device works on this one
-            self._unread = loss, weight_of(batch)
-            if later is None or done == total or self._count == 0:
-                self._read()
-            self.after_batch(done, total, self._sum / max(self._count, 1))
-            del batch  # before the next one is made
+        done = self.batches_done
+        try:
+            for batch in self.loader:
+                loss, done = self._keyed_step(batch), self.batches_done
+                self._count_in(loss, weight_of(batch), done)
+                self.after_batch(done, len(self.loader), self._sum / max(self._count, 1))
+                del batch  # before the next one is made
+        except BaseException:  # the user's code, or an interrupt: a later step goes on where this one stood
+            self.loader.leave(done)
+            raise
         if self.macro is not None:
             self.macro.end_epoch(self._key(self.loader.epoch, 0))
         if self.replays is not None:
             self.replays.end_epoch()
         return self._mean()
+
+    def _keyed_step(self, batch: Batch | PreparedBatch) -> Callable[[], float]:
+        """An update by the batch that the loader gave last; what reads its loss."""
+        later = target_at(self.device).later
+        with keyed(self._key(self.loader.epoch, self.batches_done)):
+            begun = time.perf_counter()
+            trained = self._train_on(batch)
+            loss = partial(float, float(trained)) if later is None else later(trained)
+            self._measured(batch, time.perf_counter() - begun)
+        return loss
+
+    def _count_in(self, loss: Callable[[], float], weight: int, done: int) -> None:
+        """Counts the loss of a batch, on a device once the next batch was launched."""
+        if self.budget is not None:
+            self.budget.check()
+        self._read()  # of the batch before, while a device works on this one
+        self._unread = loss, weight
+        if target_at(self.device).later is None or done == len(self.loader) or self._count == 0:
+            self._read()
 
     def _mean(self) -> Tensor:
         """The mean loss of the epoch that is done, shape (); the next one begins with none."""
