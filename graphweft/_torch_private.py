@@ -47,11 +47,14 @@ __all__ = [
     "without_functions",
     "without_modes",
     "without_subclasses",
+    "without_transforms",
     "wrapper_subclass",
 ]
 
 # bool: inside torch.func.grad, vmap and the like, which wrap the tensors that they give on
 transforms_are_on = torch._C._are_functorch_transforms_active
+# context: tensors made in it are no part of those transforms
+without_transforms = torch._C._DisableFuncTorch
 # None but inside torch.jit.trace
 trace_state = torch._C._get_tracing_state
 # None where torch.compile watches nothing; asking does not load its compiler, which takes seconds

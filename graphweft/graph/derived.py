@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from graphweft._torch_private import without_transforms
+
 Made = TypeVar("Made")
 
 _KEPT: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
@@ -39,7 +41,8 @@ def derived(owner: Any, make: Callable[..., Made], *arguments: Any) -> Made:
     try:
         return kept[key]  # type: ignore[no-any-return]
     except KeyError:
-        made: Made = kept.setdefault(key, make(owner, *arguments))
+        with without_transforms():  # of torch.func around a call: structure is a constant, and outlives them
+            made: Made = kept.setdefault(key, make(owner, *arguments))
         return made
 
 
@@ -75,7 +78,8 @@ def while_used(owner: Any, make: Callable[[Any], Made]) -> Made:
     """
     found = _KEPT.get(owner, {}).get((while_used, make), _no_longer)()
     if found is None:
-        found = make(owner)
+        with without_transforms():
+            found = make(owner)
         _KEPT.setdefault(owner, {})[(while_used, make)] = weakref.ref(found)
     return found  # type: ignore[no-any-return]
 
