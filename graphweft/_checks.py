@@ -50,8 +50,9 @@ def check_ids(who: str, ids: torch.Tensor, bound: int) -> None:
         Traceback (most recent call last):
         graphweft._errors.IndexRangeError: gather_rows: expected ids in [0, 3), got 5 at position 1
     """
-    if ids.dtype not in (torch.int32, torch.int64):
-        raise DtypeError(f"{who}: expected int32 or int64 ids, got {ids.dtype}")
+    found = ids.dtype if isinstance(ids, torch.Tensor) else type(ids).__name__
+    if found not in (torch.int32, torch.int64):
+        raise DtypeError(f"{who}: expected int32 or int64 ids, got {found}")
     if ids.numel() == 0:
         return
     low, high = (int(v) for v in torch.aminmax(ids))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from graphweft._checks import check_ids
+from graphweft._checks import as_plain, check_ids
 from graphweft._draws import call_key
 from graphweft._errors import ConfigError
 from graphweft._keywords import refuse_renamed, unexpected
@@ -134,6 +134,7 @@ class Stack(SizedByData, CompiledModule):
         aggr: str | None = None,
         **options: Any,
     ) -> None:
+        in_features, hidden, out_features, num_layers = map(as_plain, (in_features, hidden, out_features, num_layers))
         reduce = reducer(type(self).__name__, reduce, aggr, self.usual_reduce)
         activation = self.usual_activation if activation is None else activation
         if activation not in ACTIVATIONS:
