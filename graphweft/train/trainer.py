@@ -7,6 +7,7 @@ that a run that was stopped and resumed ends with the same bits as one that was 
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 import time
@@ -35,6 +36,7 @@ from graphweft.runtime.staged import StagedPlan
 from graphweft.train.batch_gradients import batch_key
 from graphweft.train.best_weights import BestWeights
 from graphweft.train.between_batches import between_batches, not_finite
+from graphweft.train.checkpoint import plain_state
 from graphweft.train.chosen import Loop
 from graphweft.train.description import describe
 from graphweft.train.device import on_device
@@ -183,6 +185,7 @@ class Trainer(TrainerFacts):
 
     @takes(TrainerOptions)
     def __init__(self, given: TrainerOptions) -> None:
+        given.check_kinds()
         self._fits, self._choice = threading.Lock(), StoredMode.of(given)
         if self._choice is None:
             self._set_up(given, given.mode)
@@ -203,7 +206,8 @@ class Trainer(TrainerFacts):
         task, mode, ds, batch_size, macro = _opened(given, mode)
         self.task, self.mode, self._asked, self.model = check_task(task, mode), check_mode(mode), mode, given.model
         self.ds = as_read(given.model, ds, self.task, given.memory, given.precision)
-        config = with_inputs(given.config, ds, given.out or given.ranks)
+        config = plain_state("config: expected a dict", dict(given.config or {}), tensors=False)
+        config = with_inputs(config, ds, given.out or given.ranks)
         self.ranks = check_shared(given.ranks or Ranks(), self.task, self.mode, given.loss, given.class_weight, ds)
         self._take_options(given)
         more = (given.accumulate, given.sampler, given.prepare)
@@ -226,7 +230,7 @@ class Trainer(TrainerFacts):
         self.out, self._memory = Path(given.out) if given.out and first else None, given.memory
         self._lr, self._seed, self._progress = given.lr, given.seed, given.progress and first
         self._patience, self._eval_every = given.patience, given.eval_every
-        self._remember = dict(given.remember or {})
+        self._remember = plain_state("remember: expected a dict", dict(given.remember or {}))
         self._tracing = Tracing(given.trace if first else None)
 
     def _assemble(self, given: TrainerOptions, drawn: Any, config: Any) -> None:
@@ -373,7 +377,7 @@ class Trainer(TrainerFacts):
                 self._begin(self._choice.asked(mode_of(saved)))
         self._config |= self._batch.go_on_as(saved) | self._order.go_on_as(saved)
         check_same_run(str(self.out), saved, {**dict.fromkeys(saved), **self._config})  # nor was anything left out
-        self.load_state_dict(state)
+        self._take_up(state)
         return True
 
     def state_dict(self) -> dict[str, Any]:
@@ -407,6 +411,13 @@ class Trainer(TrainerFacts):
 
         Raises: CheckpointError when the state does not fit the model or lacks a part.
         """
+        if not isinstance(state, dict):
+            raise CheckpointError(f"checkpoint: expected a state as a dict, got {type(state).__name__}")
+        moments = copy.deepcopy(state.get("optimizer"))  # torch's optimisers go on in the tensors that they are given
+        self._take_up({**state, "optimizer": moments} if moments is not None else state)
+
+    def _take_up(self, state: dict[str, Any]) -> None:
+        """As :meth:`load_state_dict`, of a state that nobody else has."""
         self._loop.callbacks.load_state_dict(state.get("callbacks", []))
         self._config |= self._order.go_on_as(state.get("config", {}))
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 from torch import nn
 
 from graphweft._checks import as_plain
+from graphweft._errors import ConfigError
 from graphweft.data.dataset import Dataset
 from graphweft.dist.ranks import Ranks
 from graphweft.schedule.subtasks import Subtasks
@@ -67,6 +69,18 @@ class TrainerOptions(Chosen):
     cuda_graphs: str = "auto"
     precision: str | None = None
     order: str = "auto"
+
+    def check_kinds(self) -> None:
+        """Raises: ConfigError for an option of another kind of object, which is not found where it is first used."""
+        if not isinstance(self.ranks, Ranks | None):
+            hint = "; graphweft train --ranks starts processes"
+            raise ConfigError(f"ranks: expected gw.dist.Ranks, got {type(self.ranks).__name__}{hint}")
+        for name in ("out", "trace"):
+            if not isinstance(path := getattr(self, name), str | os.PathLike | None):
+                raise ConfigError(f"{name}: expected a path, got {type(path).__name__}")
+        for name in ("config", "remember"):
+            if not isinstance(given := getattr(self, name), dict | None):
+                raise ConfigError(f"{name}: expected a dict, got {type(given).__name__}")
 
     def chosen(self) -> Chosen:
         """The choices alone, without model and data."""
