@@ -43,6 +43,16 @@ def check_default_device(who: str) -> None:
         raise ConfigError(f"{who}: expected no default device, got {given}; device= sends batches and models there")
 
 
+def as_plain(value: Any) -> Any:
+    """A number of NumPy as Python's; all else as it is.
+
+    Example:
+        >>> as_plain(np.int64(3)), as_plain("3")
+        (3, '3')
+    """
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def check_ids(who: str, ids: torch.Tensor, bound: int) -> None:
     """Every id lies in [0, bound); integer dtype.
 
@@ -51,8 +61,9 @@ def check_ids(who: str, ids: torch.Tensor, bound: int) -> None:
         Traceback (most recent call last):
         graphweft._errors.IndexRangeError: gather_rows: expected ids in [0, 3), got 5 at position 1
     """
-    if ids.dtype not in (torch.int32, torch.int64):
-        raise DtypeError(f"{who}: expected int32 or int64 ids, got {ids.dtype}")
+    found = ids.dtype if isinstance(ids, torch.Tensor) else type(ids).__name__
+    if found not in (torch.int32, torch.int64):
+        raise DtypeError(f"{who}: expected int32 or int64 ids, got {found}")
     if ids.numel() == 0:
         return
     low, high = (int(v) for v in torch.aminmax(ids))

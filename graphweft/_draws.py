@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import torch
 
 _MASK = 2**64 - 1
+_TURN = threading.RLock()  # torch's generator is one for all threads
 
 
 class _Handed(threading.local):
@@ -62,6 +63,19 @@ def keyed(key: int) -> Iterator[None]:
             _HANDED.key = former
 
 
+@contextmanager
+def in_turn(key: int) -> Iterator[None]:
+    """As :func:`keyed`, while no other thread is in such a block: two that train at once draw what each would alone.
+
+    Example:
+        >>> with in_turn(5), in_turn(6):
+        ...     call_key()
+        6
+    """
+    with _TURN, keyed(key):
+        yield
+
+
 def call_key() -> int:
     """The key of a call's draws."""
     number, handed = _number(), _HANDED.key
@@ -76,4 +90,4 @@ def _number() -> int:
     return int(torch.randint(2**62, ()))
 
 
-__all__ = ["call_key", "keyed", "mixed"]
+__all__ = ["call_key", "in_turn", "keyed", "mixed"]

@@ -108,6 +108,12 @@ def usable_levels(best: int) -> tuple[str, ...]:
     return (LEVELS[0], *(level for level in LEVELS[1 : best + 1] if _path(level).exists()))
 
 
+def _compute_alone() -> None:
+    """In a forked process, which has none of the threads of OpenMP: a parallel loop would wait for them forever."""
+    torch.set_num_threads(1)
+
+
+os.register_at_fork(after_in_child=_compute_alone)
 _lib, first_use, LEVEL = _load()
 
 

@@ -43,13 +43,15 @@ def _fails(capsys: pytest.CaptureFixture[str], *arguments: str | Path, status: i
 
 
 BAD_FLAGS = [
-    ("--data", ""), ("--data", "no-such-set"), ("--data", "/no/such/file.npz"), ("--data", "/dev/null"),
+    ("--data", ""), ("--data", "no-such-set"), ("--data", "x" * 300),
+    ("--data", "/no/such/file.npz"), ("--data", "/dev/null"),
     ("--data", "/"), ("--root", ""), ("--scale", "0"), ("--scale", "x"), ("--scale", "nan"), ("--model", "mlp"),
     ("--layers", "0"), ("--layers", "1.5"), ("--layers", ""), ("--hidden", "-1"), ("--hidden", "1e3"),
     ("--epochs", "-3"), ("--epochs", "0"),
     ("--epochs", "many"), ("--epochs", "9" * 30), ("--lr", "nan"), ("--lr", "inf"), ("--lr", "-0.1"), ("--lr", "0"),
     ("--lr", "fast"), ("--lr", "1e999"), ("--optimizer", "lion"), ("--dropout", "1"), ("--dropout", "-0.5"),
-    ("--dropout", "half"), ("--weight-decay", "-1"), ("--weight-decay", "x"), ("--weight-decay-on", "some"),
+    ("--dropout", "half"), ("--scheduler", "exponential:inf"),
+    ("--scheduler", "step:3:nan"), ("--weight-decay", "-1"), ("--weight-decay", "x"), ("--weight-decay-on", "some"),
     ("--normalize", "column"), ("--norm", "group"), ("--reduce", "median"), ("--mode", "partial"), ("--mode", "macro"),
     ("--mode", "quick"), ("--seed", "-1"), ("--seed", "1.0"), ("--seed", str(2**70)), ("--threads", "-1"),
     ("--threads", "two"), ("--threads", "1000000"), ("--patience", "-1"), ("--eval-every", "0"), ("--out", ""),

@@ -112,6 +112,18 @@ def test_default_devices_are_seen_and_set_aside() -> None:
         assert private.hosted(torch.ones)(1).device.type == "cpu" and torch.ones(1).device.type == "meta"
 
 
+def test_tensors_can_be_made_outside_of_transforms() -> None:
+    made = []
+
+    def f(x: Tensor) -> Tensor:
+        with private.without_transforms():
+            made.append(torch.zeros(2))
+        return x.sum()
+
+    torch.func.grad(f)(torch.ones(2))
+    assert not private.is_wrapped(made[0]) and made[0].data_ptr()
+
+
 def test_nothing_is_traced_by_default() -> None:
     assert private.eval_frame_callback() is None
 

@@ -7,6 +7,7 @@ Comes in: flags. Goes out: a typer command whose action answers with lines. Adde
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -62,10 +63,11 @@ def synth(
         facts = {"calls": made.calls, "arena_bytes": made.arena_bytes, "lines": made.lines}
         if as_json:
             return [json.dumps({"out": str(made.folder), "model": read.model, "target": target, **facts})]
+        folder, build = (shlex.quote(str(path)) for path in (made.folder, made.folder / "build"))
         told = f"{made.lines} lines, {made.calls} kernel calls {unit}, {room}"
         return [
             f"{made.folder}: {read.model} of {read.layers} layers, {told}",
-            f"build it with: cmake -S {made.folder} -B {made.folder}/build && cmake --build {made.folder}/build",
+            f"build it with: cmake -S {folder} -B {build} && cmake --build {build}",
         ]
 
     return write

@@ -19,7 +19,7 @@ from graphweft.data.download import FetchError, Progress, fetch, unpack_zip
 from graphweft.data.graph_dataset import typed_by_rows
 from graphweft.data.readers import registry
 from graphweft.data.readers.assemble import ReadOptions
-from graphweft.data.readers.files import one_line, show
+from graphweft.data.readers.files import is_file, one_line, show
 from graphweft.data.readers.registry import read_dataset
 from graphweft.data.stored import read_store
 from graphweft.storage.store import Store, is_store
@@ -119,7 +119,7 @@ def find_copy(root: Path, name: str, entry: Entry | None) -> Path | None:
     candidates = [place / stem for place in places for stem in stems]
     for candidate in candidates:
         for path in (candidate, *(candidate.with_name(candidate.name + suffix) for suffix in _SUFFIXES)):
-            if path.is_file():
+            if is_file(path):
                 return path
     return next((path for path in candidates if _holds_something(path)), None)
 
@@ -129,7 +129,7 @@ def _holds_something(path: Path) -> bool:
     try:
         with os.scandir(path) as entries:
             return any(not entry.name.startswith(".") for entry in entries)
-    except OSError:
+    except (OSError, ValueError):  # of a name that no path can have
         return False
 
 

@@ -74,6 +74,14 @@ def pandas_for(what: str) -> Any:
     return pandas
 
 
+def _check_titles(first: Any) -> None:
+    """Raises: DataError for a name that two columns have, of which pandas would call the later one otherwise."""
+    titles = [title for title in first.iloc[0] if title]
+    twice = next((title for at, title in enumerate(titles) if title in titles[:at]), None)
+    if twice is not None:
+        raise DataError(f"expected different names of columns, got {twice!r} twice")
+
+
 def _read_csv(pandas: Any, file: BinaryIO, packed: bool, texts: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
     """A table of texts with titles; the separator is the one that is most frequent in the titles."""
     with gzip.open(file) if packed else file as stream:
@@ -85,6 +93,8 @@ def _read_csv(pandas: Any, file: BinaryIO, packed: bool, texts: Sequence[str]) -
             raise DataError("expected a first line with the names of the columns, got an empty one")
         how: dict[str, Any] = {"sep": separator, "encoding": "utf-8-sig", "skipinitialspace": True, "index_col": False}
         columns = list(pandas.read_csv(stream, nrows=0, **how).columns)
+        stream.seek(0)
+        _check_titles(pandas.read_csv(stream, nrows=1, header=None, dtype=str, keep_default_na=False, **how))
         stream.seek(0)
         frame = pandas.read_csv(
             stream,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graphweft._backward import gradients_from
 from graphweft._errors import IRError
-from graphweft._torch_private import transforms_are_on
+from graphweft._torch_private import transforms_are_on, without_transforms
 from graphweft.graph.block import Block
 from graphweft.graph.degrees import receivers
 from graphweft.graph.derived import derived
@@ -54,7 +54,10 @@ def interpret(program: Program, inputs: Env) -> dict[str, Any]:
 
 def evaluate(value: Value, operands: list[Any]) -> Any:
     """The meaning of one operation on concrete operands."""
-    return _MEANING[value.op](value, *operands)
+    if any(isinstance(operand, Tensor | SparseFeatures) for operand in operands):
+        return _MEANING[value.op](value, *operands)
+    with without_transforms():  # structure is a constant to torch.func, and the graph keeps it
+        return _MEANING[value.op](value, *operands)
 
 
 def edges_in_row_order(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:

@@ -173,6 +173,10 @@ class EpochLoader(abc.ABC, Generic[B]):
         """So many batches of the epoch under way are done."""
         self._position = position
 
+    def leave(self, position: int) -> None:
+        """The epoch under way was left at ``position``; the next iteration goes on with that batch."""
+        self._position, self._begun, self._turn = position, False, None
+
     def end_epoch(self) -> None:
         """The epoch under way is over."""
         self._epoch, self._position, self._begun, self._turn = self._epoch + 1, 0, False, None

@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+from graphweft._checks import as_plain
+
 Made = tuple[tuple[Any, ...], dict[str, Any]]
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -33,9 +35,8 @@ def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Made | None:
         >>> arguments_of((4, 2), {"bias": False}), arguments_of(([1],), {})
         (((4, 2), {'bias': False}), None)
     """
-    if all(map(_is_plain, (*args, *kwargs.values()))):
-        return tuple(args), dict(kwargs)
-    return None
+    args, kwargs = tuple(map(as_plain, args)), {name: as_plain(value) for name, value in kwargs.items()}
+    return (args, kwargs) if all(map(_is_plain, (*args, *kwargs.values()))) else None
 
 
 def _is_plain(value: Any) -> bool:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from graphweft import _config
+from graphweft._checks import as_integer, as_plain
 from graphweft._draws import call_key
 from graphweft._errors import ConfigError, DtypeError, ShapeError
 from graphweft._keywords import refuse_renamed
@@ -345,8 +346,9 @@ class CompiledModule(KeepsArguments, nn.Module):
         """Features have the dtype of the parameters, or are stored in bfloat16. Raises: DtypeError."""
         wanted, found = self._dtype(), x.dtype
         if wanted is not None and found != wanted and not (wanted == torch.float32 and self._may_be_stored(x)):
-            who, remedy = type(self).__name__, {torch.float64: "double"}.get(wanted, "float")
-            raise DtypeError(f"{who}: expected x of {wanted} as the parameters, got {found}; use x.{remedy}()")
+            who = type(self).__name__
+            other = f" or model.to({found})" if found.is_floating_point else ""  # a trainer's features are float32
+            raise DtypeError(f"{who}: expected x of {wanted} as the parameters, got {found}; use x.to({wanted}){other}")
 
     @staticmethod
     def _may_be_stored(x: Features) -> bool:
@@ -548,8 +550,10 @@ def check_model(
         parts = {**sizes, "in_features": source, "in_features[1]": own}.items()
     for what, size in parts:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ConfigError(f"{name}: expected {what} >= 1, got {size!r}")
-    if not 0.0 <= dropout < 1.0:
-        raise ConfigError(f"{name}: expected dropout in [0, 1), got {dropout}")
+            remedy = f"; int({what}) is one" if (as_integer(size) or 0) > 0 else ""
+            raise ConfigError(f"{name}: expected {what} >= 1, got {size!r}{remedy}")
+    share: Any = as_plain(dropout)
+    if not isinstance(share, int | float) or not 0.0 <= share < 1.0:
+        raise ConfigError(f"{name}: expected dropout in [0, 1), got {dropout!r}")
     if reduce not in reducers:
         raise ConfigError(f"{name}: expected reduce among {', '.join(reducers)}, got {reduce!r}")

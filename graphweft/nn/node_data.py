@@ -6,7 +6,7 @@ Comes in: a dataset of any class that has these attributes. Goes out: widths. Ca
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol, Self, cast
 
 from torch import Tensor
 
@@ -30,6 +30,54 @@ class NodeData(Protocol):
     def edge_weight(self) -> Tensor | None: ...  # noqa: D102
     @property
     def edge_features(self) -> Tensor | None: ...  # noqa: D102
+
+
+class SizedByData:
+    """A base of models whose constructor takes ``in_features``, ``hidden`` and ``out_features`` first."""
+
+    @classmethod
+    def for_data(cls, ds: NodeData, hidden: int, out_features: int | None = None, **options: Any) -> Self:
+        """A model whose sizes are those of a dataset.
+
+        Widths of features (those of all node types of a typed graph side by side, as the trainer gives them), classes,
+        node types and relations, and for GAT the columns of edge weights and features.
+
+        Args:
+            ds: The dataset, with inverse relations if the model is to have them.
+            hidden: Width between layers.
+            out_features: Width of the result; None: the number of classes.
+            options: As the constructor's.
+
+        Raises: ConfigError for a dataset without classes or features, or of another kind of graph.
+
+        Example:
+            >>> from graphweft.data.synthetic import synthetic
+            >>> from graphweft.nn.sage import SAGE
+            >>> ds = synthetic("cora", scale=0.1)
+            >>> model = SAGE.for_data(ds, hidden=16, dropout=0.5)
+            >>> (model.in_features, model.out_features) == (ds.num_features, ds.num_classes)
+            True
+        """
+        out_features = ds.num_classes if out_features is None else out_features
+        if out_features == 0:
+            raise ConfigError(f"{cls.__name__}.for_data: expected a dataset with classes, or out_features, got none")
+        sizes = cls.sizes_of(ds)
+        given = sizes.pop("in_features")
+        made: Self = cast(Any, cls)(given, hidden, out_features, **{**sizes, **options})
+        return made
+
+    @classmethod
+    def sizes_of(cls, ds: NodeData) -> dict[str, Any]:
+        """``in_features`` and other arguments of the constructor that follow from ``ds``. Raises: ConfigError."""
+        if ds.graph.is_typed and ds.x is None:
+            count = len(ds.graph.relations)
+            who = f"{cls.__name__}.for_data"
+            raise ConfigError(
+                f"{who}: expected an untyped graph, got {count} relations; gw.nn.RGCN and gw.nn.HGT take them"
+            )
+        if ds.x is None:
+            raise ConfigError(f"{cls.__name__}.for_data: expected a dataset with node features x, got none")
+        return {"in_features": ds.x.shape[1]}
 
 
 def flat_columns(ds: NodeData) -> int:
@@ -74,4 +122,4 @@ def edge_columns(ds: NodeData) -> int | None:
     return features + (ds.edge_weight is not None) or None
 
 
-__all__ = ["NodeData", "edge_columns", "flat_columns", "widths_of"]
+__all__ = ["NodeData", "SizedByData", "edge_columns", "flat_columns", "widths_of"]

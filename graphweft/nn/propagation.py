@@ -25,6 +25,7 @@ from graphweft.nn.edges import OWN_SCALE, SCALE, EdgeInputs
 from graphweft.nn.frame import Frame
 from graphweft.nn.gcn import with_factors
 from graphweft.nn.module import CompiledModule, check_model, glorot
+from graphweft.nn.node_data import SizedByData
 from graphweft.runtime.compile import Arguments
 from graphweft.storage.feature import Features
 
@@ -87,7 +88,7 @@ class SGConv(_Smooth):
         return h if self.bias is None else h + self.bias
 
 
-class APPNP(_Smooth):
+class APPNP(SizedByData, _Smooth):
     """Predict, then propagate: ``Z <- (1 - alpha) S Z + alpha H`` from ``Z = H``, rows of a perceptron (Gasteiger et
     al., ICLR 2019).
 
@@ -154,7 +155,7 @@ class APPNP(_Smooth):
         return z
 
 
-class GCNII(_Smooth):
+class GCNII(SizedByData, _Smooth):
     """Deep GCN with initial residual and identity mapping (Chen et al., ICML 2020).
 
     ``h' = relu(((1 - alpha) S h + alpha h0) ((1 - beta) I + beta W))`` with ``beta = log(theta / layer + 1)``, between

@@ -11,13 +11,13 @@ import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from graphweft._checks import check_ids
+from graphweft._checks import as_plain, check_ids
 from graphweft._draws import call_key
 from graphweft._errors import ConfigError
 from graphweft._keywords import refuse_renamed, unexpected
@@ -29,7 +29,7 @@ from graphweft.ir.program import Builder, Value
 from graphweft.nn.edges import Carried, EdgeInputs
 from graphweft.nn.frame import ACTIVATIONS, SLOPES, Frame
 from graphweft.nn.module import REDUCERS, CompiledModule, check_blocks, check_model, make_norm, reducer
-from graphweft.nn.node_data import NodeData
+from graphweft.nn.node_data import SizedByData
 from graphweft.nn.settings import tensors_of
 from graphweft.runtime.compile import Arguments, CompiledFunction
 from graphweft.runtime.staged import StagedFunction, sampled_hops
@@ -88,7 +88,7 @@ def layer_options(kind: type[Stack]) -> list[str]:
     return found
 
 
-class Stack(CompiledModule):
+class Stack(SizedByData, CompiledModule):
     """``num_layers`` layers of the class that ``layer`` names.
 
     Args:
@@ -134,6 +134,7 @@ class Stack(CompiledModule):
         aggr: str | None = None,
         **options: Any,
     ) -> None:
+        in_features, hidden, out_features, num_layers = map(as_plain, (in_features, hidden, out_features, num_layers))
         reduce = reducer(type(self).__name__, reduce, aggr, self.usual_reduce)
         activation = self.usual_activation if activation is None else activation
         if activation not in ACTIVATIONS:
@@ -172,49 +173,6 @@ class Stack(CompiledModule):
     def _is_bare(self, index: int) -> bool:
         """Whether nothing follows a layer: it is the last, and its result alone is asked for."""
         return index == len(self.layers) - 1 and self.jumping is None
-
-    @classmethod
-    def for_data(cls, ds: NodeData, hidden: int, out_features: int | None = None, **options: Any) -> Self:
-        """A model whose sizes are those of a dataset.
-
-        Widths of features (those of all node types of a typed graph side by side, as the trainer gives them), classes,
-        node types and relations, and for GAT the columns of edge weights and features.
-
-        Args:
-            ds: The dataset, with inverse relations if the model is to have them.
-            hidden: Width between layers.
-            out_features: Width of the result; None: the number of classes.
-            options: As the constructor's.
-
-        Raises: ConfigError for a dataset without classes or features, or of another kind of graph.
-
-        Example:
-            >>> from graphweft.data.synthetic import synthetic
-            >>> from graphweft.nn.sage import SAGE
-            >>> ds = synthetic("cora", scale=0.1)
-            >>> model = SAGE.for_data(ds, hidden=16, dropout=0.5)
-            >>> (model.in_features, model.out_features) == (ds.num_features, ds.num_classes)
-            True
-        """
-        out_features = ds.num_classes if out_features is None else out_features
-        if out_features == 0:
-            raise ConfigError(f"{cls.__name__}.for_data: expected a dataset with classes, or out_features, got none")
-        sizes = cls.sizes_of(ds)
-        given = sizes.pop("in_features")
-        return cls(given, hidden, out_features, **{**sizes, **options})
-
-    @classmethod
-    def sizes_of(cls, ds: NodeData) -> dict[str, Any]:
-        """``in_features`` and other arguments of the constructor that follow from ``ds``. Raises: ConfigError."""
-        if ds.graph.is_typed and ds.x is None:
-            count = len(ds.graph.relations)
-            who = f"{cls.__name__}.for_data"
-            raise ConfigError(
-                f"{who}: expected an untyped graph, got {count} relations; gw.nn.RGCN and gw.nn.HGT take them"
-            )
-        if ds.x is None:
-            raise ConfigError(f"{cls.__name__}.for_data: expected a dataset with node features x, got none")
-        return {"in_features": ds.x.shape[1]}
 
     @property
     def takes_edge_weight(self) -> bool:  # type: ignore[override]

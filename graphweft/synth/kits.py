@@ -6,6 +6,7 @@ Comes in: a target and a purpose. Goes out: a :class:`Kit`. Called by :mod:`grap
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -208,7 +209,7 @@ A program that trains one model on one graph, on all its nodes at once. It needs
 zlib, and nothing else.
 
     cmake -S . -B build && cmake --build build -j
-    build/train --data {data or "graph.npz"} --epochs 5 --threads 2 --json
+    build/train --data {shlex.quote(data or "graph.npz")} --epochs 5 --threads 2 --json
 
 - `model.toml` is the spec that this was written from.
 - `model.cpp` is the model: {calls} kernel calls an epoch, in order, over one arena of {steps.arena_bytes:,} bytes.
@@ -256,7 +257,7 @@ A program that trains one model on one graph, on all its nodes at once, on a CUD
 later. It needs a C++17 compiler with OpenMP, CUDA with cuBLAS, CMake and zlib, and nothing else.
 
 {_BUILD}    build/train --self-test
-    build/train --data {data or "graph.npz"} --epochs 5 --json
+    build/train --data {shlex.quote(data or "graph.npz")} --epochs 5 --json
 
 - `--self-test` compares every kernel with plain loops on this machine's device and prints a line for each.
 - `model.cpp` is the model; `support/kernels.cu` has its kernels: a block for each row of a sum over edges, without

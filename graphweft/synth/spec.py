@@ -28,6 +28,7 @@ WHAT = ("train", "predict")
 _MOST = {"layers": 64, "hops": 64, "hidden": 65536, "heads": 1024, "out_heads": 1024}
 _KEY = re.compile(r"""^\s*(?:"([^"\n]*)"|'([^'\n]*)'|([A-Za-z0-9_-]+))\s*=\s*(.*)$""")
 _PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
+_AS_TOLD = {"Cannot overwrite a value": "a key that was given before"}  # what tomllib says of it
 _MOST_BYTES = 1 << 20
 _KINDS: dict[str, tuple[Any, str]] = {
     "int": (int, "an integer"),
@@ -235,11 +236,14 @@ def _parsed(text: str, name: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as failure:
         place = _PLACE.search(str(failure))
         what = _PLACE.sub("", str(failure))
-        told = what[:1].lower() + what[1:]
+        told = _AS_TOLD.get(what.strip(), what[:1].lower() + what[1:])
         told = f"{told}, got something else" if told.startswith("expected ") else f"expected TOML, got {told}"
         lines = text.splitlines() or [""]
         where = place.groups() if place is not None and place[1] else (len(lines), len(lines[-1]) + 1)
         raise ConfigError(f"{name}:{where[0]}:{where[1]}: {told}") from None
+    except (ValueError, RecursionError) as failure:
+        got = "values nested too deeply" if isinstance(failure, RecursionError) else "a number with too many digits"
+        raise ConfigError(f"{name}: expected options as TOML, got {got}") from None
     for key, value in found.items():
         if isinstance(value, dict):
             at = re.search(rf"^\s*\[*\s*[\"']?{re.escape(key)}", text, re.M)

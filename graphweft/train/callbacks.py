@@ -10,9 +10,8 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from graphweft._errors import CheckpointError, ConfigError
+from graphweft.train.checkpoint import plain_state
 from graphweft.train.record import EpochRecord
 
 EVENTS = {
@@ -68,10 +67,11 @@ class Callbacks:
 
     def state_dict(self) -> list[dict[str, Any]]:
         """The states of those that have one. Raises: ConfigError for what a checkpoint cannot hold."""
-        states = [{"class": type(one).__name__, "state": one.state_dict()} for one in self._stateful()]
-        for state in states:
-            _check_plain(f"callbacks: expected a state_dict of {state['class']}", state["state"])
-        return states
+        kinds = ((type(one).__name__, one.state_dict()) for one in self._stateful())
+        return [
+            {"class": kind, "state": plain_state(f"callbacks: expected a state_dict of {kind}", state)}
+            for kind, state in kinds
+        ]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         """The inverse of :meth:`state_dict`. Raises: CheckpointError for the states of other callbacks."""
@@ -98,15 +98,3 @@ def _check_takes(method: Any, who: str, names: Sequence[str]) -> None:
         signature.bind(*names)
     except TypeError:
         raise ConfigError(f"callbacks: expected {who}({', '.join(names)}), got {who}{signature}") from None
-
-
-def _check_plain(who: str, value: Any) -> None:
-    """Raises: ConfigError for anything but tensors, numbers, texts, and lists and dicts of them."""
-    if isinstance(value, dict):
-        for item in (*value.keys(), *value.values()):
-            _check_plain(who, item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _check_plain(who, item)
-    elif type(value) not in (int, float, str, bool, type(None)) and not isinstance(value, torch.Tensor):
-        raise ConfigError(f"{who} with tensors, numbers, texts, lists and dicts, got {type(value).__name__} in it")

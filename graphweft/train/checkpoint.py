@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from graphweft._errors import CheckpointError
+from graphweft._checks import as_plain
+from graphweft._errors import CheckpointError, ConfigError
 from graphweft.train.atomic import write_atomic
 
 FORMAT = 1
@@ -29,6 +30,27 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     content = {"format": FORMAT, **state}
     content[_CHECKSUM] = checksum(content)
     write_atomic(path, lambda file: torch.save(content, file))
+
+
+def plain_state(who: str, value: Any, tensors: bool = True) -> Any:
+    """``value`` as a checkpoint can hold it: tensors, unless these are ruled out, numbers, texts, lists and dicts.
+
+    Raises: ConfigError that begins with ``who`` for anything else.
+
+    Example:
+        >>> import numpy as np
+        >>> plain_state("config: expected a dict", {"rate": np.float64(0.5), "sizes": [np.int64(3)]})
+        {'rate': 0.5, 'sizes': [3]}
+    """
+    value = as_plain(value)
+    if isinstance(value, dict):
+        return {plain_state(who, key, tensors): plain_state(who, item, tensors) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(plain_state(who, item, tensors) for item in value)
+    if type(value) in (int, float, str, bool, type(None)) or (tensors and isinstance(value, torch.Tensor)):
+        return value
+    known = f"{'tensors, ' if tensors else ''}numbers, texts, lists and dicts"
+    raise ConfigError(f"{who} with {known}, got {type(value).__name__} in it")
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from graphweft.storage.feature import SparseFeatures
 def on_device(model: Any, device: Any, mode: str) -> Any:
     """Moves ``model`` to ``device``; None leaves it. Returns where it trains: a device, or the name of a place apart.
 
-    Raises: ConfigError for a device that is not there, or a mode that trains on the CPU; MissingPackageError for one
-    whose kernels need a package.
+    Raises: ConfigError for a device that is not there or has no memory, or a mode that trains on the CPU;
+    MissingPackageError for one whose kernels need a package.
     """
     if is_apart(device):
         if mode != "mini":
@@ -38,6 +38,8 @@ def on_device(model: Any, device: Any, mode: str) -> Any:
             find_triton()
         if isinstance(model, nn.Module):
             model.to(place)
+    if device_of(model).type == "meta":
+        raise ConfigError("model: expected parameters with values, got some on the device meta, which has no memory")
     if mode not in ("full", "auto") and (place := device_of(model)).type != "cpu":
         if mode == "mini" and target_of(place).has_samplers:
             return place

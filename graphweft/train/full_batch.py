@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from graphweft import _config
 from graphweft._backward import backward_from
-from graphweft._errors import ConfigError, DataError, GraphWeftError, MemoryBudgetError, ShapeError
+from graphweft._errors import ConfigError, DataError, GraphWeftError, MemoryBudgetError
 from graphweft._memory import POOL
 from graphweft._trace import active, span
 from graphweft.cost import Works, call_work, moved_nearer
@@ -42,7 +42,7 @@ from graphweft.train.needs_by_running import kept_buffers, run_bytes
 from graphweft.train.node_order import NodeOrder
 from graphweft.train.own_loss import OwnLoss
 from graphweft.train.settle import is_measured_first, settle_model
-from graphweft.train.target import Cells, OwnCells, Target, target_of
+from graphweft.train.target import Cells, OwnCells, Target, check_logits, target_of
 from graphweft.train.update import Update
 
 SPLITS: tuple[Part, ...] = ("train", "val", "test")
@@ -360,8 +360,8 @@ class FullBatch(Steps):
     def _logits(self) -> Tensor:
         self.model.eval()
         with torch.no_grad(), owning(self.x, self._wanted):
-            logits: Tensor = self.model(self._run_graph, self.x, **self.edge_data.keywords())
-        return logits
+            logits = self.model(self._run_graph, self.x, **self.edge_data.keywords())
+        return check_logits(logits, (self.ds.y.shape[0], self.ds.num_classes))
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss after one forward pass."""
@@ -450,7 +450,7 @@ class FullBatch(Steps):
             rows = {} if wanted is None else {"rows": wanted}
             logits = self.model(graph, x, **rows, **self.edge_data.keywords())
         with span("loss", "loss"):
-            loss, gradient = self._loss(logits.detach())
+            loss, gradient = self._loss(check_logits(logits).detach())
         with span("backward", "backward"):
             backward_from(logits, gradient)
         return loss
@@ -467,9 +467,7 @@ class FullBatch(Steps):
     def _check(self, logits: Tensor) -> None:
         """One row per node that was asked for, one column per class or value."""
         rows = self.ds.y.shape[0] if self._wanted is None else self._wanted.numel()
-        expected = (rows, self.ds.num_classes)
-        if tuple(logits.shape) != expected:
-            raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
+        check_logits(logits, (rows, self.ds.num_classes))
 
 
 def labelled(ds: Dataset) -> dict[Part, Tensor]:

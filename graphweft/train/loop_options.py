@@ -7,6 +7,7 @@ what their flags say. The trainer takes functions and objects in their places. I
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -57,7 +58,8 @@ def check_schedule(text: str) -> tuple[str, tuple[float, ...]]:
         numbers = (-1.0,)
     most = {"cosine": 1, "linear": 1, "step": 2, "exponential": 1, "plateau": 2}[name]
     counts = numbers[:1] if name != "exponential" else ()
-    if len(numbers) > most or any(number <= 0 for number in numbers) or any(number % 1 for number in counts):
+    wrong = any(not 0 < number < math.inf for number in numbers) or any(number % 1 for number in counts)
+    if len(numbers) > most or wrong:
         forms = "cosine:EPOCHS, linear:EPOCHS, step:EPOCHS:FACTOR, exponential:FACTOR or plateau:PATIENCE:FACTOR"
         raise ConfigError(f"scheduler: expected {forms}, got {text!r}")
     return name, numbers

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from graphweft import _machine
 from graphweft._backward import backward_from
 from graphweft._draws import call_key, keyed
-from graphweft._errors import ConfigError, ShapeError
+from graphweft._errors import ConfigError
 from graphweft._trace import span
 from graphweft.data.graph_samples import GRAPH_ID
 from graphweft.interop.pyg_model import PyGModel
@@ -52,7 +52,7 @@ from graphweft.train.record import GUARDED
 from graphweft.train.replayed import StepParts
 from graphweft.train.samplers import AnySampler, sampler_of
 from graphweft.train.setup import Setup
-from graphweft.train.target import target_of
+from graphweft.train.target import check_logits, target_of
 from graphweft.train.update import Update
 
 _EVALUATED = 1  # the stage of draws that evaluation makes
@@ -208,27 +208,40 @@ class MiniBatch(BatchSteps):
             self.macro.begin_epoch(self.x)
         if self.replays is not None and self.batches_done == 0:
             self.replays.begin_epoch()
-        total, later = len(self.loader), target_at(self.device).later
-        for batch in self.loader:
-            done = self.batches_done
-            with keyed(self._key(self.loader.epoch, done)):
-                begun = time.perf_counter()
-                trained = self._train_on(batch)
-                loss = partial(float, float(trained)) if later is None else later(trained)
-                self._measured(batch, time.perf_counter() - begun)
-            if self.budget is not None:
-                self.budget.check()
-            self._read()  # of the batch before, while a device works on this one
-            self._unread = loss, weight_of(batch)
-            if later is None or done == total or self._count == 0:
-                self._read()
-            self.after_batch(done, total, self._sum / max(self._count, 1))
-            del batch  # before the next one is made
+        done = self.batches_done
+        try:
+            for batch in self.loader:
+                loss, done = self._keyed_step(batch), self.batches_done
+                self._count_in(loss, weight_of(batch), done)
+                self.after_batch(done, len(self.loader), self._sum / max(self._count, 1))
+                del batch  # before the next one is made
+        except BaseException:  # the user's code, or an interrupt: a later step goes on where this one stood
+            self.loader.leave(done)
+            raise
         if self.macro is not None:
             self.macro.end_epoch(self._key(self.loader.epoch, 0))
         if self.replays is not None:
             self.replays.end_epoch()
         return self._mean()
+
+    def _keyed_step(self, batch: Batch | PreparedBatch) -> Callable[[], float]:
+        """An update by the batch that the loader gave last; what reads its loss."""
+        later = target_at(self.device).later
+        with keyed(self._key(self.loader.epoch, self.batches_done)):
+            begun = time.perf_counter()
+            trained = self._train_on(batch)
+            loss = partial(float, float(trained)) if later is None else later(trained)
+            self._measured(batch, time.perf_counter() - begun)
+        return loss
+
+    def _count_in(self, loss: Callable[[], float], weight: int, done: int) -> None:
+        """Counts the loss of a batch, on a device once the next batch was launched."""
+        if self.budget is not None:
+            self.budget.check()
+        self._read()  # of the batch before, while a device works on this one
+        self._unread = loss, weight
+        if target_at(self.device).later is None or done == len(self.loader) or self._count == 0:
+            self._read()
 
     def _mean(self) -> Tensor:
         """The mean loss of the epoch that is done, shape (); the next one begins with none."""
@@ -273,10 +286,7 @@ class MiniBatch(BatchSteps):
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss."""
-        logits = self.logits()
-        expected = (self.ds.y.shape[0], self.ds.num_classes)
-        if tuple(logits.shape) != expected:
-            raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
+        logits = check_logits(self.logits(), (self.ds.y.shape[0], self.ds.num_classes))
         return evaluation(self.target, logits, self.ds.y, self.rows, self.metrics)
 
     def identity(self) -> dict[str, Any]:
@@ -354,7 +364,7 @@ class MiniBatch(BatchSteps):
             logits = self._forward(batch)
         norm = None if batch.node_norm is None else batch.node_norm[: batch.batch_size]
         with span("loss", "loss"):
-            loss, gradient = self._loss(logits.detach(), self._label_rows(batch), norm)
+            loss, gradient = self._loss(check_logits(logits).detach(), self._label_rows(batch), norm)
         with span("backward", "backward"):
             backward_from(logits, gradient if weight == 1 else gradient * weight)
         return loss
@@ -409,9 +419,7 @@ class MiniBatch(BatchSteps):
 
     def _loss(self, logits: Tensor, seeds: Tensor, norm: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The mean loss of the seeds, or their sum weighted by ``norm``, shape (), and its gradient by their logits."""
-        expected = (seeds.numel(), self.ds.num_classes)
-        if tuple(logits.shape) != expected:
-            raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
+        check_logits(logits, (seeds.numel(), self.ds.num_classes))
         labels = torch.index_select(self.ds.y, 0, seeds)  # whole rows at a time, unlike y[seeds]
         if norm is None:
             return self.target.loss(logits, labels)

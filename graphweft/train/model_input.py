@@ -97,6 +97,10 @@ def as_read(model: nn.Module, ds: Any, task: str, memory: Any = None, precision:
     if (precision or _config.current().precision) == "int8":
         check_int8_source(ds)
         x = Int8Features.from_dense(x) if is_dense(x) else x
+        if isinstance(x, SparseFeatures):
+            warnings.warn(
+                f"{ds.name}: precision int8 changes nothing, as sparse features stay as they are", DataWarning, 3
+            )
     if isinstance(ds, PartDataset):
         return ds if x is ds.x else ds.with_x(x)
     return ds if x is ds.x else replace(ds, x=x)

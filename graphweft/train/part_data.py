@@ -12,6 +12,7 @@ from graphweft._errors import ConfigError, DataError
 from graphweft.data.part_check import folder_of, is_parts, not_together
 from graphweft.data.part_dataset import PartDataset
 from graphweft.data.part_format import PartManifest, read_manifest
+from graphweft.data.readers.files import is_file
 from graphweft.dist.ranks import Ranks
 from graphweft.storage.store_format import MANIFEST
 from graphweft.train.spec import TYPED, TrainSpec
@@ -28,7 +29,7 @@ def read_part_of(spec: TrainSpec, ranks: Ranks) -> PartDataset | None:
         be combined with.
     """
     path = Path(spec.data)
-    here = (folder_of(path, ranks.rank) / MANIFEST).is_file()
+    here = is_file(folder_of(path, ranks.rank) / MANIFEST)
     if spec.has_tables or spec.scale is not None or not (is_parts(path) or here):
         return None
     parts = len((_own_manifest(path, ranks.rank) if here else read_manifest(path)).parts)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphweft._errors import DataError, DataWarning
+from graphweft._errors import DataError, DataWarning, ShapeError
 from graphweft._pieces import in_pieces, total
 from graphweft.runtime.dense import LossCells, cross_entropy_cells
 from graphweft.runtime.entry_loss import EntryCells, Kind, entry_loss, entry_loss_cells, known_entries
@@ -51,6 +51,23 @@ def warn_of_one_class(ds: Any, rows: Tensor) -> None:
     if bool((labels == labels[0]).all()):
         text = f"all {rows.numel():,} labels of the training split are class {int(labels[0])}; nothing is to be learned"
         warnings.warn(f"{ds.name}: {text}", DataWarning, stacklevel=4)
+
+
+def check_logits(logits: Any, expected: tuple[int, int] | None = None) -> Tensor:
+    """What a model returned, as a tensor of shape ``expected`` where that is given.
+
+    Raises: ShapeError.
+
+    Example:
+        >>> check_logits((torch.ones(3, 2), None))
+        Traceback (most recent call last):
+        graphweft._errors.ShapeError: model: expected logits as one tensor, got tuple
+    """
+    if not isinstance(logits, Tensor):
+        raise ShapeError(f"model: expected logits as one tensor, got {type(logits).__name__}")
+    if expected is not None and tuple(logits.shape) != expected:
+        raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
+    return logits
 
 
 Cells = LossCells | EntryCells | OwnCells

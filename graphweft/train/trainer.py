@@ -7,19 +7,23 @@ that a run that was stopped and resumed ends with the same bits as one that was 
 
 from __future__ import annotations
 
+import copy
 import math
+import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from graphweft import _config
-from graphweft._checks import check_default_device
-from graphweft._draws import keyed, mixed
+from graphweft._checks import as_plain, check_default_device
+from graphweft._draws import in_turn, mixed
 from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft._keywords import says_what_was_meant
 from graphweft._trace import span
@@ -32,6 +36,7 @@ from graphweft.runtime.staged import StagedPlan
 from graphweft.train.batch_gradients import batch_key
 from graphweft.train.best_weights import BestWeights
 from graphweft.train.between_batches import between_batches, not_finite
+from graphweft.train.checkpoint import plain_state
 from graphweft.train.chosen import Loop
 from graphweft.train.description import describe
 from graphweft.train.device import on_device
@@ -71,6 +76,13 @@ def _opened(given: TrainerOptions, mode: Any) -> tuple[Any, ...]:
     size = usual_graphs(given.sampler, mode, given.batch_size)
     rows = for_rows(*for_loss(given.model, given.task, mode, given.ds), size)
     return *rows, groups_asked(given.task, mode, given.ds, given.macro)
+
+
+@contextmanager
+def _with_gradients() -> Iterator[None]:
+    """Records gradients, whatever the caller's mode is: training under ``torch.no_grad()`` would change nothing."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 class Trainer(TrainerFacts):
@@ -176,7 +188,8 @@ class Trainer(TrainerFacts):
     @takes(TrainerOptions)
     def __init__(self, given: TrainerOptions) -> None:
         check_default_device("Trainer")
-        self._choice = StoredMode.of(given)
+        given.check_kinds()
+        self._fits, self._choice = threading.Lock(), StoredMode.of(given)
         if self._choice is None:
             self._set_up(given, given.mode)
             return
@@ -184,12 +197,20 @@ class Trainer(TrainerFacts):
         with self._choice.within():
             self._begin(self._choice.asked(self._choice.plan.mode))
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuses copies: memory that is recorded, threads and an open run folder are one trainer's alone."""
+        raise TypeError(
+            "Trainer: expected no copy or pickle of a trainer; another one, of copy.deepcopy(trainer.model), goes on "
+            "from there by load_state_dict(trainer.state_dict())"
+        )
+
     def _set_up(self, given: TrainerOptions, mode: str | None) -> None:
         """Takes up what was given, in ``mode``."""
         task, mode, ds, batch_size, macro = _opened(given, mode)
         self.task, self.mode, self._asked, self.model = check_task(task, mode), check_mode(mode), mode, given.model
         self.ds = as_read(given.model, ds, self.task, given.memory, given.precision)
-        config = with_inputs(given.config, ds, given.out or given.ranks)
+        config = plain_state("config: expected a dict", dict(given.config or {}), tensors=False)
+        config = with_inputs(config, ds, given.out or given.ranks)
         self.ranks = check_shared(given.ranks or Ranks(), self.task, self.mode, given.loss, given.class_weight, ds)
         self._take_options(given)
         more = (given.accumulate, given.sampler, given.prepare)
@@ -212,7 +233,7 @@ class Trainer(TrainerFacts):
         self.out, self._memory = Path(given.out) if given.out and first else None, given.memory
         self._lr, self._seed, self._progress = given.lr, given.seed, given.progress and first
         self._patience, self._eval_every = given.patience, given.eval_every
-        self._remember = dict(given.remember or {})
+        self._remember = plain_state("remember: expected a dict", dict(given.remember or {}))
         self._tracing = Tracing(given.trace if first else None)
 
     def _assemble(self, given: TrainerOptions, drawn: Any, config: Any) -> None:
@@ -263,7 +284,7 @@ class Trainer(TrainerFacts):
         ``epochs``: how many are to come, by which an order of the nodes is chosen; None: it is the given one.
         """
         if not self._prepared:
-            with keyed(mixed(self._seed, 0)), self._within():
+            with in_turn(mixed(self._seed, 0)), _with_gradients(), self._within():
                 self._order.settle(epochs, self.promise)
                 self._config |= self._order.identity()
                 self._batch.prepare()
@@ -278,17 +299,18 @@ class Trainer(TrainerFacts):
 
         Raises: ConfigError when the loss is no longer finite or ``out`` cannot be written; KeyboardInterrupt.
         """
-        check_integer("epochs", epochs, 0)
+        check_integer("epochs", epochs := as_plain(epochs), 0)
         if self.lacks:
             raise ConfigError(
                 f"fit: expected the {' and '.join(self.lacks)} that the run was trained with, which only its program "
                 "has; gw.Trainer(..., out=folder).resume() goes on there"
             )
         target = self.epoch + epochs
-        self._weights.put_last()
-        self._refresh()
-        self._begin_anew()
         with ExitStack() as stack:
+            stack.enter_context(self._alone())
+            self._weights.put_last()
+            self._refresh()
+            self._begin_anew()
             stop = stack.enter_context(shared_stop(self.ranks))
             folder = None if self.out is None else stack.enter_context(RunFolder(self.out))
             if folder is not None:
@@ -358,7 +380,7 @@ class Trainer(TrainerFacts):
                 self._begin(self._choice.asked(mode_of(saved)))
         self._config |= self._batch.go_on_as(saved) | self._order.go_on_as(saved)
         check_same_run(str(self.out), saved, {**dict.fromkeys(saved), **self._config})  # nor was anything left out
-        self.load_state_dict(state)
+        self._take_up(state)
         return True
 
     def state_dict(self) -> dict[str, Any]:
@@ -392,6 +414,13 @@ class Trainer(TrainerFacts):
 
         Raises: CheckpointError when the state does not fit the model or lacks a part.
         """
+        if not isinstance(state, dict):
+            raise CheckpointError(f"checkpoint: expected a state as a dict, got {type(state).__name__}")
+        moments = copy.deepcopy(state.get("optimizer"))  # torch's optimisers go on in the tensors that they are given
+        self._take_up({**state, "optimizer": moments} if moments is not None else state)
+
+    def _take_up(self, state: dict[str, Any]) -> None:
+        """As :meth:`load_state_dict`, of a state that nobody else has."""
         self._loop.callbacks.load_state_dict(state.get("callbacks", []))
         self._config |= self._order.go_on_as(state.get("config", {}))
         try:
@@ -415,6 +444,16 @@ class Trainer(TrainerFacts):
         if history.best is None:
             self._weights.forget()
         self._weights.put_best(self._update.averages)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One ``fit`` at a time. Raises: ConfigError within another, of a callback or another thread."""
+        if not self._fits.acquire(blocking=False):
+            raise ConfigError("fit: expected no other fit of this trainer under way, got a second one")
+        try:
+            yield
+        finally:
+            self._fits.release()
 
     def _within(self) -> ExitStack:
         """Keeps to the precision, and to the memory budget where there is one, in the block."""
@@ -513,7 +552,7 @@ class Trainer(TrainerFacts):
     def _one_epoch(self, last: bool) -> EpochRecord:
         """One step, timed, and an evaluation where one is due, timed apart."""
         epoch = self.epoch + 1
-        with keyed(mixed(self._seed, epoch)):
+        with in_turn(mixed(self._seed, epoch)), _with_gradients():
             start = time.perf_counter()
             loss = float(self._batch.step())
             middle = time.perf_counter()

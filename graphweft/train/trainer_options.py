@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import torch
 from torch import nn
 
+from graphweft._checks import as_plain
+from graphweft._errors import ConfigError
 from graphweft.data.dataset import Dataset
 from graphweft.dist.ranks import Ranks
 from graphweft.schedule.subtasks import Subtasks
@@ -67,6 +70,18 @@ class TrainerOptions(Chosen):
     precision: str | None = None
     order: str = "auto"
 
+    def check_kinds(self) -> None:
+        """Raises: ConfigError for an option of another kind of object, which is not found where it is first used."""
+        if not isinstance(self.ranks, Ranks | None):
+            hint = "; graphweft train --ranks starts processes"
+            raise ConfigError(f"ranks: expected gw.dist.Ranks, got {type(self.ranks).__name__}{hint}")
+        for name in ("out", "trace"):
+            if not isinstance(path := getattr(self, name), str | os.PathLike | None):
+                raise ConfigError(f"{name}: expected a path, got {type(path).__name__}")
+        for name in ("config", "remember"):
+            if not isinstance(given := getattr(self, name), dict | None):
+                raise ConfigError(f"{name}: expected a dict, got {type(given).__name__}")
+
     def chosen(self) -> Chosen:
         """The choices alone, without model and data."""
         return Chosen(**{field.name: getattr(self, field.name) for field in fields(Chosen)})
@@ -91,7 +106,7 @@ def takes(kind: Callable[P, V]) -> Callable[[Callable[[Any, V], None]], Callable
         def initialise(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
             refuse([name for name in kwargs if name not in known], known)
             try:
-                given = kind(*args, **kwargs)
+                given = made_by(*map(as_plain, args), **{name: as_plain(value) for name, value in kwargs.items()})
             except TypeError as failure:  # which names the function that was called
                 raise TypeError(str(failure).replace(made_by.__qualname__, type(self).__qualname__)) from None
             take(self, given)

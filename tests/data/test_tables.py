@@ -380,6 +380,7 @@ def test_edges_with_unknown_ends_can_be_left_out() -> None:
         ("n.csv", b"id,x\n1,2,3,4\n\x00", r"n.csv: expected"),
         ("n.csv", b"id,x\n\xff\xfe,1\n", r"n.csv: expected a text in UTF-8, got another encoding"),
         ("n.csv", b"\n1,2\n", r"n.csv: expected a first line with the names of the columns"),
+        ("n.csv", b'id,x,"x"\n1,2,3\n', r"n.csv: expected different names of columns, got 'x' twice"),
         ("n.parquet", b"none", r"n.parquet: expected an undamaged table"),
         ("gone.csv", None, r"gone.csv: expected a file or folder, got: No such file or directory"),
     ],

@@ -79,6 +79,13 @@ def test_smoothed_constant_features_are_computed_once(ds: gw.Dataset) -> None:
     assert "spmm" not in [call.kernel for call in trainer._batch.plans()[0].forward]
 
 
+@pytest.mark.parametrize("kind", [APPNP, GCNII])
+def test_sizes_come_from_the_data(kind: type[APPNP | GCNII], ds: gw.Dataset) -> None:
+    model = kind.for_data(ds, hidden=8, alpha=0.2)
+    assert (model.in_features, model.alpha) == (ds.num_features, 0.2)
+    assert model(ds.graph, ds.x).shape == (ds.num_nodes, ds.num_classes)
+
+
 def test_wrong_use_is_one_line(ds: gw.Dataset) -> None:
     block = gw.sampling.NeighborSampler(ds.graph, [2]).sample([0, 1]).blocks[0]
     with pytest.raises(ConfigError, match="SGConv: expected the whole graph, got a sampled block"):

@@ -110,14 +110,24 @@ def test_functional_call(name: str) -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["sage", "gin"])
+@every_model
 def test_torch_func_grad(name: str) -> None:
     graph, x = random_graph(), features()
     model = make(name)
-    model(graph, x).square().sum().backward()
     given = {n: p.detach() for n, p in model.named_parameters()}
     found = torch.func.grad(lambda p: torch.func.functional_call(model, p, (graph, x)).square().sum())(given)
+    model(graph, x).square().sum().backward()  # after it, so that the graph's forms were made within the transform
     agree([found[n] for n, _ in model.named_parameters()], [p.grad for p in model.parameters()], 1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own forward mode has scripts
+@every_model
+def test_torch_func_jvp(name: str) -> None:
+    graph, x = random_graph(), features()
+    model, way = make(name), features(3)
+    _, found = torch.func.jvp(lambda x: model(graph, x), (x,), (way,))
+    _, wanted = torch.autograd.functional.jvp(lambda x: model(graph, x), x, way)
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
 
 
 @every_model

@@ -58,6 +58,8 @@ def test_the_run_of_a_spec_keeps_the_nodes_in_their_order() -> None:
         ('\n  "colour" = 1\n', "t:2:3: colour: expected a known key, got an unknown one; known are data, root"),
         ("layers = 0\n", "t:1:10: layers: expected an integer from 1 to 1000, got 0"),
         ("epochs = 2\nlayers =   true\n", "t:2:12: layers: expected an integer, got true"),
+        (f"epochs = {'9' * 5000}\n", "t: expected options as TOML, got a number with too many digits"),
+        (f"epochs = {'[' * 5000}\n", "t: expected options as TOML, got values nested too deeply"),
         ('lr = "fast"\n', 't:1:6: lr: expected a number, got "fast"'),
         ("lr = -1\n", "t:1:6: lr: expected a finite number > 0"),
         (
@@ -70,7 +72,7 @@ def test_the_run_of_a_spec_keeps_the_nodes_in_their_order() -> None:
         ("bases = 4\n", "t:1:1: bases: expected an option that programs have"),
         ("layers = 2\n[model]\nname = 'gcn'\n", "t:2:1: model: expected keys without tables"),
         ("layers = \n", "t:1:10: expected TOML, got invalid value"),
-        ("layers = 2\nlayers = 3\n", "t:2:11: expected TOML, got"),
+        ("layers = 2\nlayers = 3\n", "t:2:11: expected TOML, got a key that was given before"),
         ("data = 'x", 't:1:10: expected "\'", got something else'),
         ("layers 2\n", "t:1:8: expected '=' after a key in a key/value pair, got something else"),
         ("hiden = 3\n", "t:1:1: hiden: expected a known key, got an unknown one; did you mean hidden?"),
@@ -86,7 +88,7 @@ def test_the_run_of_a_spec_keeps_the_nodes_in_their_order() -> None:
             "t:1:10: reduce=mean cannot be combined with model transformer; use",
         ),
     ],
-    ids=range(22),
+    ids=range(24),
 )
 def test_errors_name_line_and_column(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:

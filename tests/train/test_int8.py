@@ -83,7 +83,10 @@ def test_the_option_stores_dense_features_and_leaves_sparse_ones() -> None:
     assert [r.loss for r in trainer.history] == [r.loss for r in trained(ds.with_int8_features(), gw.nn.SAGE).history]
     assert ds.x is not None
     sparse = replace(ds, x=SparseFeatures.from_dense(ds.x))
-    assert isinstance(trained(sparse, gw.nn.SAGE, precision="int8").ds.x, SparseFeatures)
+    with pytest.warns(
+        gw.errors.DataWarning, match="precision int8 changes nothing, as sparse features stay as they are"
+    ):
+        assert isinstance(trained(sparse, gw.nn.SAGE, precision="int8").ds.x, SparseFeatures)
     assert sparse.with_int8_features() is sparse
 
 

@@ -42,6 +42,14 @@ def show(path: str | os.PathLike[str]) -> str:
     return one_line(os.fspath(path), 160)
 
 
+def is_file(path: Path) -> bool:
+    """Whether it is one; False for a name that no path can have, as one of 300 letters."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def kind_of(path: Path) -> str:
     """What lies at ``path``: "file", "folder", or the name of something that is neither.
 
