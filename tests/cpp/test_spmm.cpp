@@ -1,6 +1,9 @@
 // Sparse products over neighbours: every tail of a tile, padded rows, rows that several pieces share, panels.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <vector>
 
 #include "check.h"
@@ -132,6 +135,49 @@ TEST(stretches_are_for_long_rows_in_order) {
   CHECK(gw::stretch_columns<int32_t>(view, 128) == 0);
 }
 
+// What a row's maximum (minimum) is, and from where: the first edge that attains it; a NaN wins, the first one.
+void check_extremum(const data::graph& g, const std::vector<float>& x, int64_t width, bool minimum,
+                    const std::vector<float>& y, const std::vector<int32_t>& arg) {
+  for (int64_t i = 0; i < g.num_rows; ++i)
+    for (int64_t k = 0; k < width; ++k) {
+      float best = 0.0f;
+      int32_t from = -1;
+      for (int64_t p = g.indptr[size_t(i)]; p < g.indptr[size_t(i + 1)]; ++p) {
+        const int32_t j = g.indices[size_t(p)];
+        const float value = x[size_t(j * width + k)];
+        const bool better = minimum ? value < best : value > best;
+        if (from < 0 || (better && !std::isnan(best)) || (std::isnan(value) && !std::isnan(best)))
+          best = value, from = j;
+      }
+      const float got = y[size_t(i * width + k)];
+      CHECK(std::memcmp(&got, &best, sizeof got) == 0);
+      if (!arg.empty()) CHECK(arg[size_t(i * width + k)] == from);
+    }
+}
+
+TEST(extremum_in_stretches) {
+  data::graph g = long_rows();
+  const gw_adjacency view = g.view();
+  CHECK(gw::stretch_columns<int32_t>(view, 128) > 0);
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (const int64_t width : {32, 33, 48, 100})
+    for (const bool special : {false, true}) {
+      std::vector<float> x = data::floats(g.num_cols * width, 1);
+      // Some columns have no finite value in most rows; infinities of both signs stand side by side.
+      for (size_t at = 0; special && at < x.size(); ++at)
+        if (at % 7 == 0 || at % size_t(width) == 3) x[at] = at % 5 == 0 ? inf : -inf;
+      for (size_t at = 0; special && at < x.size(); at += 997) x[at] = nan;
+      for (const bool minimum : {false, true})
+        for (const bool winners : {false, true}) {
+          std::vector<float> y(size_t(g.num_rows * width), -7.0f);
+          std::vector<int32_t> arg(winners ? y.size() : 0, -7);
+          CHECK(gw_spmm_max_f32(&view, x.data(), width, width, minimum, y.data(), width, data::pointer(arg), width) ==
+                0);
+          check_extremum(g, x, width, minimum, y, arg);
+        }
+    }
+}
+
 TEST(extremum_and_its_gradient) {
   data::graph small(40, 40, 300, 1), skewed(300, 300, 60000, 4, true);
   for (data::graph* g : {&small, &skewed})
@@ -140,16 +186,7 @@ TEST(extremum_and_its_gradient) {
       std::vector<int32_t> arg(size_t(g->num_rows * width), -7);
       const gw_adjacency view = g->view();
       CHECK(gw_spmm_max_f32(&view, x.data(), width, width, 0, y.data(), width, arg.data(), width) == 0);
-      for (int64_t i = 0; i < g->num_rows; ++i)
-        for (int64_t k = 0; k < width; ++k) {
-          float best = 0.0f;
-          int32_t from = -1;
-          for (int64_t p = g->indptr[size_t(i)]; p < g->indptr[size_t(i + 1)]; ++p) {
-            const int32_t j = g->indices[size_t(p)];
-            if (from < 0 || x[size_t(j * width + k)] > best) best = x[size_t(j * width + k)], from = j;
-          }
-          CHECK(y[size_t(i * width + k)] == best && arg[size_t(i * width + k)] == from);
-        }
+      check_extremum(*g, x, width, false, y, arg);
       // Every row as a source: its gradient is what the destinations in its row route to it.
       std::vector<float> dx(size_t(g->num_rows * width), -7.0f);
       CHECK(gw_spmm_max_grad_f32(&view, arg.data(), width, x.data(), width, width, dx.data(), width) == 0);
