@@ -104,7 +104,7 @@ class extremum_op {
       ids nan{};
       begin_at(id_of(begin, row_begin));
       x_.visit(begin, end, [&](int64_t p, const char* at) GW_INLINE_LAMBDA { take(at, id_of(p, row_begin), nan); });
-      if (any_lane(nan)) take_nan(begin, end, row_begin);
+      if (any_lane(nan)) take_nan(end - begin, begin - row_begin, [&](int64_t k) { return op_.columns_[begin + k]; });
     }
 
     // Edges from `begin` on whose columns are below `bound`. Where they end.
@@ -114,8 +114,18 @@ class extremum_op {
       int64_t p = begin;
       if (p < end) begin_at(id_of(p, 0));
       for (; p < end && int64_t(op_.columns_[p]) < bound; ++p) take(x_.at(op_.columns_[p]), id_of(p, 0), nan);
-      if (any_lane(nan)) take_nan(begin, p, 0);
+      if (any_lane(nan)) take_nan(p - begin, 0, [&](int64_t k) { return op_.columns_[begin + k]; });
       return p;
+    }
+
+    GW_INLINE void gather_inside(const uint16_t* columns, int64_t count, int64_t first) {
+      static_assert(holds_column, "a row that goes on does not know where it began");
+      if (count == 0) return;
+      const char* const from = x_.at(first);
+      ids nan{};
+      begin_at(ids{} + lane_id<E>(first + columns[0]));
+      for (int64_t k = 0; k < count; ++k) take(x_.after(from, columns[k]), ids{} + lane_id<E>(first + columns[k]), nan);
+      if (any_lane(nan)) take_nan(count, 0, [&](int64_t k) { return first + columns[k]; });
     }
 
     void save(int64_t slot) const {
@@ -155,9 +165,9 @@ class extremum_op {
       if constexpr (Arg)
         for (int v = 0; v < V; ++v) arg_[v] = load_ids(op_.o_.arg + row * op_.o_.ldarg + col_ + v * E::lanes, v);
     }
-    GW_INLINE void expect(int64_t row, int64_t edge) const {
+    GW_INLINE void expect_edges(int64_t edge) const { prefetch_tile<256, false>(op_.columns_ + edge); }
+    GW_INLINE void expect(int64_t row) const {
       constexpr int elements = V * E::lanes;
-      prefetch_tile<256, false>(op_.columns_ + edge);
       prefetch_tile<elements* int(sizeof(stored)), false>(op_.o_.y + row * op_.o_.ldy + col_);
       if constexpr (Arg) prefetch_tile<elements* int(sizeof(Index)), false>(op_.o_.arg + row * op_.o_.ldarg + col_);
     }
@@ -199,23 +209,27 @@ class extremum_op {
       nan |= sum != sum;
     }
 
-    // The first NaN of each lane among the edges, where the lane has none yet. It works on a copy, as a tile whose
-    // address is known to a function does not stay in registers.
-    GW_INLINE void take_nan(int64_t begin, int64_t end, int64_t row_begin) {
+    // The first NaN of each lane among `count` edges from the columns column(k), which are edges `at` + k of their row,
+    // where the lane has none yet. It works on a copy, as a tile whose address is known to a function does not stay in
+    // registers.
+    template <class Column>
+    GW_INLINE void take_nan(int64_t count, int64_t at, Column&& column) {
       tile copy = *this;
-      copy.scan_nan(begin, end, row_begin);
+      copy.scan_nan(count, at, column);
       for (int v = 0; v < V; ++v) {
         best_[v] = copy.best_[v];
         arg_[v] = copy.arg_[v];
       }
     }
 
-    __attribute__((noinline)) void scan_nan(int64_t begin, int64_t end, int64_t row_begin) {
-      for (int64_t p = begin; p < end; ++p) {
-        const auto* at = reinterpret_cast<const stored*>(x_.at(op_.columns_[p]));
+    template <class Column>
+    __attribute__((noinline)) void scan_nan(int64_t count, int64_t at, Column&& column) {
+      for (int64_t k = 0; k < count; ++k) {
+        const auto* from = reinterpret_cast<const stored*>(x_.at(column(k)));
+        const ids id = ids{} + lane_id<E>(holds_column ? int64_t(column(k)) : at + k);
         for (int v = 0; v < V; ++v) {
-          const vec value = turn(tile_io<E, V, Full>::load(at, v, tail_));
-          keep_where((value != value) & (best_[v] == best_[v]), v, value, id_of(p, row_begin));
+          const vec value = turn(tile_io<E, V, Full>::load(from, v, tail_));
+          keep_where((value != value) & (best_[v] == best_[v]), v, value, id);
         }
       }
     }
@@ -276,13 +290,10 @@ bool extremum_by_stretches(Op& op, const gw_adjacency& adj, int64_t width, const
   constexpr int64_t size = sizeof(typename E::stored), part = 128 / size;
   constexpr int vectors = std::min(64 / E::lanes, 8);
   constexpr int64_t widest = std::min<int64_t>(part / 2 * 3, vectors * E::lanes);
-  if (stretch_columns<Index>(adj, std::min(width, part) * size) == 0) return false;
+  if (!has_stretches(adj, shares) && stretch_columns<Index>(adj, std::min(width, part) * size) == 0) return false;
   for (int64_t begin = 0, end; begin < width; begin = end) {
     end = width - begin <= widest ? width : begin + part;
-    const int64_t columns = stretch_columns<Index>(adj, (end - begin) * size);
-    if (columns > 0)
-      reduce_by_stretches<vectors>(op, adj, begin, end, shares, columns);
-    else
+    if (!reduce_in_stretches<vectors, Index>(op, adj, begin, end, shares, (end - begin) * size))
       reduce_rows(op, adj, begin, end, shares);
   }
   return true;
