@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "edd213097bf575d2"
+HASH = "bf22d8b72bb9abac"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -28,6 +28,7 @@ class Stretches(ctypes.Structure):
         ("rows", _P),
         ("entries", _P),
         ("lengths", _P),
+        ("behind", _P),
         ("inside", _P),
     )
 
@@ -451,7 +452,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_spmm_max_grad_bf16": (_Adjacency, _P, _I64, _P, _I64, _I64, _P, _I64),
     "gw_stretches_count": (_Adjacency, _P),
     "gw_stretches_sizes": (_Adjacency, _I64, _I64, _P, _P, _P),
-    "gw_stretches_fill": (_Adjacency, _I64, _I64, _I64, _P, _P, _P, _P, _P),
+    "gw_stretches_fill": (_Adjacency, _I64, _I64, _I64, _P, _P, _P, _P, _P, _P),
     "gw_csr_has_loops": (_Adjacency, _P),
     "gw_csr_is_symmetric": (_Adjacency, _P),
     "gw_csr_columns_ascend": (_Adjacency, _I32, _P),

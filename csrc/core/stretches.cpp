@@ -61,10 +61,10 @@ GW_API int gw_stretches_sizes(const gw_adjacency* adj, int64_t width, int64_t co
   });
 }
 
-// Fills the arrays, of those sizes. `made`: 0 where columns do not ascend within every row, or where a row has too many
-// entries in a stretch; the arrays are of no use then.
+// Fills the arrays, of those sizes. `made`: 0 where columns do not ascend within every row but for its last, or where a
+// row has too many entries in a stretch; the arrays are of no use then.
 GW_API int gw_stretches_fill(const gw_adjacency* adj, int64_t width, int64_t count, int64_t columns, int64_t* rows,
-                             int64_t* entries, uint16_t* lengths, uint16_t* inside, int32_t* made) {
+                             int64_t* entries, uint16_t* lengths, int32_t* behind, uint16_t* inside, int32_t* made) {
   return gw::guarded([&] {
     gw::require(adj && !adj->wide && count > 0 && columns > 0 && columns <= 65536,
                 "stretches: expected int32 ids and at most 65536 columns in a stretch");
@@ -80,6 +80,8 @@ GW_API int gw_stretches_fill(const gw_adjacency* adj, int64_t width, int64_t cou
       std::vector<int64_t> sums(size_t(count), 0);
       int64_t row = rows[k];
       for_each_row(*adj, pieces[size_t(k)], [&](int64_t begin, int64_t end) {
+        behind[row] = -1;
+        if (!std::is_sorted(ids + begin, ids + end)) behind[row] = ids[--end];
         if (!std::is_sorted(ids + begin, ids + end)) fits = false;
         for (int64_t s = 0; s < count; ++s) {
           const int64_t bound = (s + 1) * columns;

@@ -18,6 +18,7 @@ struct gw_stretches {
   const int64_t* rows;      // [pieces + 1] how many rows, and parts of rows that are cut, the pieces before have
   const int64_t* entries;   // [count, pieces] where those of a stretch and piece begin
   const uint16_t* lengths;  // [count, rows[pieces]] how many a row has
+  const int32_t* behind;    // [rows[pieces]] the column of an entry behind all others, as loops are; -1: there is none
   const uint16_t* inside;   // [num_edges] a column less the first of its stretch
 };
 

@@ -296,7 +296,7 @@ GW_API int gw_stretches_count(const gw_adjacency* adj, int64_t* count);
 GW_API int gw_stretches_sizes(const gw_adjacency* adj, int64_t width, int64_t count, int64_t* columns, int64_t* pieces,
                               int64_t* rows);
 GW_API int gw_stretches_fill(const gw_adjacency* adj, int64_t width, int64_t count, int64_t columns, int64_t* rows,
-                             int64_t* entries, uint16_t* lengths, uint16_t* inside, int32_t* made);
+                             int64_t* entries, uint16_t* lengths, int32_t* behind, uint16_t* inside, int32_t* made);
 GW_API int gw_csr_has_loops(const gw_adjacency* a, int32_t* out);
 GW_API int gw_csr_is_symmetric(const gw_adjacency* a, int32_t* out);
 GW_API int gw_csr_columns_ascend(const gw_adjacency* a, int32_t strict, int32_t* out);

@@ -105,7 +105,10 @@ void reduce_piece_of_entries(const Op& op, typename Op::scratch& scratch, const 
   const int64_t first = head >= 0 ? head : p.row_begin, last = tail_row >= 0 ? p.row_end + 1 : p.row_end;
   const uint16_t* length = all.lengths + stretch * all.rows[all.pieces] + all.rows[k];
   const uint16_t* ids = all.inside + all.entries[stretch * all.pieces + k];
-  for (int64_t row = first; row < last; ++row, ++length) {
+  const int32_t* behind = all.behind + all.rows[k];
+  constexpr uint16_t itself = 0;
+  const bool is_last = stretch == all.count - 1;
+  for (int64_t row = first; row < last; ++row, ++length, ++behind) {
     const int64_t slot = row == tail_row ? p.tail_slot : row == head ? p.head_slot : -1;
     if (row + ahead < p.row_end) t.expect(row + ahead);
     if (stretch == 0)
@@ -114,9 +117,10 @@ void reduce_piece_of_entries(const Op& op, typename Op::scratch& scratch, const 
       slot < 0 ? t.resume(row) : t.resume_slot(slot);
     t.gather_inside(ids, *length, stretch * all.columns);
     ids += *length;
+    if (is_last && *behind >= 0) t.gather_inside(&itself, 1, *behind);
     if (slot >= 0)
       t.save(slot);
-    else if (stretch == all.count - 1)
+    else if (is_last)
       t.finish(row);
     else
       t.keep(row);
