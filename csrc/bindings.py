@@ -74,7 +74,7 @@ def _members(body: str) -> tuple[Field, ...]:
     """Members of a structure; ``int64_t a, b;`` are two, ``gw_x y[2];`` is one of two."""
     found = []
     for line in filter(None, (part.strip() for part in " ".join(_COMMENT.sub("", body).split()).split(";"))):
-        first, *others = line.split(",")
+        first, *others = line.removesuffix(" = nullptr").split(",")
         kind, name = _field(re.sub(r"\[\d+\]$", "", first))
         for text in (first, *others):
             count = re.search(r"\[(\d+)\]$", text)

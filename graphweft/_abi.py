@@ -8,13 +8,29 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "86bcedd47816cab6"
+HASH = "bf22d8b72bb9abac"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
 _I64 = ctypes.c_int64
 _U64 = ctypes.c_uint64
 _F64 = ctypes.c_double
+
+
+class Stretches(ctypes.Structure):
+    """``gw_stretches`` of adjacency.h."""
+
+    _fields_ = (
+        ("indptr", _P),
+        ("count", _I64),
+        ("columns", _I64),
+        ("pieces", _I64),
+        ("rows", _P),
+        ("entries", _P),
+        ("lengths", _P),
+        ("behind", _P),
+        ("inside", _P),
+    )
 
 
 class Adjacency(ctypes.Structure):
@@ -28,6 +44,7 @@ class Adjacency(ctypes.Structure):
         ("indices", _P),
         ("edge_ids", _P),
         ("wide", _I32),
+        ("stretches", ctypes.POINTER(Stretches)),
     )
 
 
@@ -433,6 +450,9 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_spmm_max_grad_f32": (_Adjacency, _P, _I64, _P, _I64, _I64, _P, _I64),
     "gw_spmm_max_grad_f64": (_Adjacency, _P, _I64, _P, _I64, _I64, _P, _I64),
     "gw_spmm_max_grad_bf16": (_Adjacency, _P, _I64, _P, _I64, _I64, _P, _I64),
+    "gw_stretches_count": (_Adjacency, _P),
+    "gw_stretches_sizes": (_Adjacency, _I64, _I64, _P, _P, _P),
+    "gw_stretches_fill": (_Adjacency, _I64, _I64, _I64, _P, _P, _P, _P, _P, _P),
     "gw_csr_has_loops": (_Adjacency, _P),
     "gw_csr_is_symmetric": (_Adjacency, _P),
     "gw_csr_columns_ascend": (_Adjacency, _I32, _P),

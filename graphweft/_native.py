@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from graphweft._abi import HASH, SIGNATURES, Adjacency, Epilogue, FlatCuts, FlatRows, Left, Term
+from graphweft._abi import HASH, SIGNATURES, Adjacency, Epilogue, FlatCuts, FlatRows, Left, Stretches, Term
 from graphweft._errors import FallbackWarning, GraphWeftError, IndexRangeError, NativeError, ShapeError
 from graphweft._first_use import FirstUse
 from graphweft._first_use import portable as portable_core
@@ -188,6 +188,7 @@ __all__ = [
     "FlatRows",
     "GraphWeftError",
     "Left",
+    "Stretches",
     "Term",
     "check",
     "declare",

@@ -36,9 +36,14 @@ struct Graph::Forms {
 };
 
 gw_adjacency Compressed::native() const {
-  return {
-      num_rows(), num_cols, num_edges(), indptr.data(), indices.data(), edge_ids.empty() ? nullptr : edge_ids.data(),
-      0};
+  return {num_rows(),
+          num_cols,
+          num_edges(),
+          indptr.data(),
+          indices.data(),
+          edge_ids.empty() ? nullptr : edge_ids.data(),
+          0,
+          stretches ? &stretches->native : nullptr};
 }
 
 Form transposed(const Compressed& a, bool with_edge_ids) {
@@ -221,14 +226,18 @@ void Graph::in_degrees(float* out) const {
   for (size_t row = 0; row < counts.size(); ++row) out[row] = float(counts[row]);
 }
 
-gw_adjacency Graph::in_edges() const {
+Form Graph::summed() const {
   Form form = forms_->by[side_] ? forms_->by[side_] : forms_->loose[side_];
   if (!form) {
     const Form other = known();
     form = is_symmetric() ? other : transposed(*other, false);
     forms_->loose[side_] = form;
   }
-  gw_adjacency native = form->native();
+  return form;
+}
+
+gw_adjacency Graph::in_edges() const {
+  gw_adjacency native = summed()->native();
   native.edge_ids = nullptr;
   return native;
 }

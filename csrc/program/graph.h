@@ -11,12 +11,21 @@
 
 namespace program {
 
+// The edges of all rows by stretches of columns, as sums over many of them read them: graphweft/stretches.h.
+struct Stretches {
+  gw_stretches native{};
+  Numbers<int64_t> rows, entries;
+  Numbers<uint16_t> lengths, inside;
+  Numbers<int32_t> behind;
+};
+
 // For every row the columns of its edges. Edges keep the numbers of their order in the source.
 struct Compressed {
   int64_t num_cols = 0;
   Numbers<int64_t> indptr;
   Numbers<int32_t> indices;
-  Numbers<int32_t> edge_ids;  // empty: position p is edge p, or nobody asks
+  Numbers<int32_t> edge_ids;                           // empty: position p is edge p, or nobody asks
+  mutable std::shared_ptr<const Stretches> stretches;  // null: not made
 
   [[nodiscard]] int64_t num_rows() const { return int64_t(indptr.size()) - 1; }
   [[nodiscard]] int64_t num_edges() const { return int64_t(indices.size()); }
@@ -52,6 +61,9 @@ class Graph {
   [[nodiscard]] gw_adjacency in_edges() const;
   // The same with edge numbers in the order of the source, for maxima; of a numbered graph.
   [[nodiscard]] gw_adjacency in_edges_in_order() const;
+  // Both, with the edges by stretches as well where that pays.
+  [[nodiscard]] gw_adjacency in_edges_by_stretches() const;
+  [[nodiscard]] gw_adjacency in_edges_in_order_by_stretches() const;
   // Edges by source, for what flows back along those above.
   [[nodiscard]] gw_adjacency out_edges() const { return reverse().in_edges(); }
   [[nodiscard]] gw_adjacency out_edges_in_order() const { return reverse().in_edges_in_order(); }
@@ -64,6 +76,7 @@ class Graph {
   [[nodiscard]] bool is_symmetric() const;
   [[nodiscard]] Form full(int side) const;
   [[nodiscard]] Form known() const;
+  [[nodiscard]] Form summed() const;
 
   std::shared_ptr<Forms> forms_;
   int side_ = 0;

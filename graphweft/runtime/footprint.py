@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from graphweft._memory import Pool
+from graphweft.graph.stretches import ordered_bytes
 from graphweft.ir.ops import LEAVES, STRUCTURE, Op
 from graphweft.ir.program import Value
 from graphweft.ir.residency import StructType, TensorType
@@ -91,6 +94,31 @@ def kept_bytes(plans: Sequence[Plan], sizes: Sizes, symmetric: bool = False) -> 
             held, before = found.get(item.key, (0.0, 0.0))
             found[item.key] = max(held, value_bytes(item.value, sizes) / (2 if item.is_half else 1)), max(before, made)
     return int(sum(held for held, _ in found.values())), int(sum(made for _, made in found.values()))
+
+
+def ordered_entries(plans: Sequence[Plan], sizes: Sizes, symmetric: bool = False) -> int:
+    """Bytes of the entries by stretches of the adjacencies that float32 sums and extrema of ``plans`` read."""
+    found: dict[tuple[int, int, int, bool], int] = {}
+    for plan in plans:
+        program = plan.compiled.program
+        prepared = [plan.preparation(item) for item in plan.hoisted]
+        for part, calls in [(program, (*plan.forward, *plan.backward)), *prepared]:
+            for call in calls:
+                if not _reads_plain_rows(call):
+                    continue
+                graph = part.values[call.operand("graph")]
+                assert isinstance(graph.type, StructType)
+                turned = graph.op is Op.REVERSE and not (symmetric and call.kernel == "spmm")
+                dims = (graph.type.dst, graph.type.src, graph.type.edge)
+                rows, columns, edges = (sizes.rows.get(dim, 0) for dim in dims)
+                found[rows, columns, edges, turned] = ordered_bytes(rows, columns, edges)
+    return sum(found.values())
+
+
+def _reads_plain_rows(call: KernelCall) -> bool:
+    """Whether a call reduces float32 rows over edges, without weights."""
+    is_plain = call.kernel == "spmm_max" or (call.kernel == "spmm" and call.reading("weight") is None)
+    return is_plain and call.dtype == torch.float32
 
 
 def _passing(plan: Plan, sizes: Sizes) -> int:

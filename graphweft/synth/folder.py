@@ -23,6 +23,7 @@ _MARK = "model.toml"  # tells a program of ours from other folders
 _HEADS = '"attention.h"'
 _OPTIONAL: dict[str, str] = {  # core and support: needed where the model has the pattern
     **dict.fromkeys(("spmm_max", "extremes"), r"spmm_max\("),
+    "stretches": r"_by_stretches\(",
     "sddmm": r"sparse_dropout\(",
     **dict.fromkeys(("spmm", "sums"), r"spmm\(|sparse_matmul\("),
     **dict.fromkeys((f"attention{part}" for part in ("", "_test", "_kernels", "_operands", "_draws")), _HEADS),

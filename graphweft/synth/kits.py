@@ -270,7 +270,19 @@ memory. `--save`, `--load` and `--metrics` are those of the other targets.
 
 
 _DENSE = ("gemm", "rows", "spmm", "spmm_max")
-_TRAIN_CORE = ("abi", "batch_norm", "csr", "features", "loss", "memory", "optim", "sddmm", "structure", *_DENSE)
+_TRAIN_CORE = (
+    "abi",
+    "batch_norm",
+    "csr",
+    "features",
+    "loss",
+    "memory",
+    "optim",
+    "sddmm",
+    "stretches",
+    "structure",
+    *_DENSE,
+)
 _PREDICT_CORE = ("abi", "batch_norm", "csr", "memory", "sample", "structure", *_DENSE)
 _HOST_HEADS = ("attention_kernels", "attention_operands", "attention_add", "attention_add2", "attention_dot")
 _KITS = {

@@ -38,6 +38,7 @@ def source_text(spec: ProgramSpec, steps: Steps, data: str, over_ranks: bool = F
 
 
 _NORMS = {"batch_norm", "batch_norm_grad", "normalise", "row_sum", "row_add", "col_scale", "multiply", "fill_cols"}
+_LOOSE = ("in_edges", "in_edges_by_stretches", "out_edges")  # forms without numbers of edges
 _TASKS = {"classification": "classes", "multilabel": "labels", "regression": "values"}
 _RANKS = '#include "room.h"\n#include "team.h"\n'
 
@@ -84,7 +85,7 @@ def _facts(spec: ProgramSpec, steps: Steps, data: str) -> str:
     rows, (width, classes) = steps.plans.sizes.rows, sizes_of(steps)
     weights = sum(steps.parameters[name].count for name in steps.moments)
     weighted = steps.plans.has_weights
-    numbered = weighted or any(form not in ("in_edges", "out_edges") for _, form in steps.forms.values())
+    numbered = weighted or any(form not in _LOOSE for _, form in steps.forms.values())
     more = f", {str(numbered).lower()}" + (", true" if weighted else "")
     if steps.plans.task != "classification":
         more = f"{more}{'' if weighted else ', false'}, Task::{_TASKS[steps.plans.task]}, {steps.plans.known}"

@@ -39,6 +39,9 @@ class Scene(Protocol):
     def edges(self, graph: Value, form: str) -> str:
         """A compressed form: "in_edges", "out_edges", each also with "_in_order", or "out_edges_side_by_side"."""
 
+    def read_often(self, graph: Value, form: str) -> str:
+        """The same, by stretches of columns as well where the order pays: sums read them many times."""
+
     def ids(self, value: Value) -> str:
         """A list of row ids."""
 
@@ -129,7 +132,7 @@ def _spmm(call: KernelCall, scene: Scene) -> list[str]:
     if call.reading("weight") is not None:
         edges, weights = scene.weighted(graph, _value(call, "weight"))
     else:
-        edges, weights = scene.edges(graph, "in_edges"), ""
+        edges, weights = scene.read_often(graph, "in_edges"), ""
     source, out = scene.matrix(x), scene.made(call, "out")
     then, panel = _epilogue(call, scene), scene.panel(graph, x)
     scale = scene.numbers(_value(call, "src_scale")) if call.reading("src_scale") is not None else ""
@@ -144,7 +147,7 @@ def _spmm(call: KernelCall, scene: Scene) -> list[str]:
 
 
 def _spmm_max(call: KernelCall, scene: Scene) -> list[str]:
-    edges, x = scene.edges(_value(call, "graph"), "in_edges_in_order"), scene.matrix(_value(call, "x"))
+    edges, x = scene.read_often(_value(call, "graph"), "in_edges_in_order"), scene.matrix(_value(call, "x"))
     arg = "nullptr" if call.writing("arg") is None else scene.made(call, "arg")
     kind = "Extremum::minimum" if call.get("minimum") else "Extremum::maximum"
     return [_call("spmm_max", edges, x, scene.made(call, "out"), arg, kind)]

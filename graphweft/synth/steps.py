@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from graphweft._errors import ConfigError
 from graphweft.codegen.loops import RowNest
+from graphweft.graph.stretches import ordered_bytes
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value, number, structural_key
 from graphweft.ir.residency import StructType, TensorType
@@ -66,6 +67,8 @@ _TAKEN = "features of train"  # sparse ones, in the place of a buffer
 _FORMS = {
     "in_edges": "edges",
     "in_edges_in_order": "ordered_edges",
+    "in_edges_by_stretches": "summed_edges",
+    "in_edges_in_order_by_stretches": "compared_edges",
     "weighted_in_edges": "weighted_edges",
     "out_edges": "edges_back",
     "out_edges_in_order": "ordered_edges_back",
@@ -143,6 +146,7 @@ class Manner(NamedTuple):
         implicit: Gradients by sparse features read them by row, so that they are not kept by column.
         on_device: Gradients of attention that is scored by products of rows have room for numbers of every edge.
         edges_bring_weights: Weights lie beside the edges of every form, not in one list by edge number.
+        stretches: Sums may read edges by stretches of columns.
     """
 
     any_size: bool = False
@@ -150,6 +154,7 @@ class Manner(NamedTuple):
     implicit: bool = False
     on_device: bool = False
     edges_bring_weights: bool = False
+    stretches: bool = True
 
 
 def steps_of(plans: StepPlans, manner: Manner | None = None) -> Steps:
@@ -159,7 +164,7 @@ def steps_of(plans: StepPlans, manner: Manner | None = None) -> Steps:
 
 def prediction_steps(plans: StepPlans) -> Steps:
     """All statements of a prediction on a graph of any size. Raises: as :func:`steps_of`."""
-    return _Walk(plans, Manner(any_size=True, panels=False)).predict()
+    return _Walk(plans, Manner(any_size=True, panels=False, stretches=False)).predict()
 
 
 class _Walk:
@@ -433,6 +438,13 @@ class _Walk:
         made = f"{name}_{_FORMS[form]}" if name != "graph" else _FORMS[form]
         self.steps.forms[made] = (name, form)
         return made
+
+    def read_often(self, graph: Value, form: str) -> str:
+        """The same, by stretches of columns as well where the order pays: sums read them many times."""
+        kind, rows = graph.type, self.plans.sizes.rows
+        assert isinstance(kind, StructType)
+        pays = self._manner.stretches and ordered_bytes(rows[kind.dst], rows[kind.src], rows[kind.edge])
+        return self.edges(graph, f"{form}_by_stretches" if pays else form)
 
     def ids(self, value: Value) -> str:
         """A list of row ids."""

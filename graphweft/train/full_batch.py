@@ -20,11 +20,12 @@ from graphweft._memory import POOL
 from graphweft._trace import active, span
 from graphweft.cost import Works, call_work, moved_nearer
 from graphweft.data.dataset import Dataset, Part
+from graphweft.graph.stretches import reading_often
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.settings import has_hooks, is_parametrized, settings_of
 from graphweft.passes.work import Sizes
 from graphweft.runtime.constants import Reference, Watch, owning, sent
-from graphweft.runtime.footprint import footprint
+from graphweft.runtime.footprint import footprint, ordered_entries
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.prediction import computed
 from graphweft.runtime.sizes import measure_sizes
@@ -82,6 +83,7 @@ class FullBatch(Steps):
         self.keeps_given = keep_features or not is_dense(x)
         self._run_graph, self.order, self._has_given = ds.graph, None, True
         self._settles = plan_target(self.device).blocking
+        self._orders_entries = plan_target(self.device).blocking  # what adjacencies gain for kernels of the CPU
         self._watch = Watch(x)
         self._tape: Tape | None = None
         self._recorded: tuple[object, ...] = ()
@@ -175,7 +177,7 @@ class FullBatch(Steps):
         """Settles what is decided by measuring, then compiles, computes what stays the same, and records the step."""
         if not isinstance(self.model, CompiledModule) or self.model.runs_apart():
             return
-        with kept_buffers(self.model), owning(self.x, self._wanted):
+        with kept_buffers(self.model), owning(self.x, self._wanted), reading_often(self._orders_entries):
             if self._settles:
                 self._settle(self.model)
             self._compile(self.model)
@@ -185,7 +187,8 @@ class FullBatch(Steps):
     def _settle(self, model: CompiledModule) -> None:
         """Decides by measured costs, or by those that are remembered."""
         try:
-            settle_model(model, self._run_graph, self.x, self._wanted, self._first_step, self.edge_data.inputs)
+            with reading_often(self._orders_entries):
+                settle_model(model, self._run_graph, self.x, self._wanted, self._first_step, self.edge_data.inputs)
         except MemoryBudgetError:  # a step with other orders takes more than there is: the usual ones stay
             model.function.settle(None)
             self._settles = False
@@ -219,6 +222,9 @@ class FullBatch(Steps):
             taken = run_bytes(self.model, self.ds, self.x, self.edge_data, room)
             return replace(base_needs(self.ds, self.model, budget), step=taken.total, measured=True)
         usual = self.needs(budget)
+        if not budget.fits(usual) and self._orders_entries:  # which saves time alone
+            self._orders_entries = False
+            usual = self.needs(budget)
         if budget.fits(usual):
             return usual
         budget.keep_at_most(0)
@@ -246,7 +252,11 @@ class FullBatch(Steps):
         base = replace(base, program=base.program - self.model.function.kept_by_torch)  # which is counted as kept
         measures = (measures or budget.limit >= UNLIMITED) and self._measures_first()
         facts = not self._keep_features, is_recorded(step), measures, self.order is not None
-        return full_needs(base, self.ds, (step, evaluation), sizes, loss, *facts)
+        found = full_needs(base, self.ds, (step, evaluation), sizes, loss, *facts)
+        if not self._orders_entries:
+            return found
+        entries = ordered_entries((step, evaluation), sizes, self.ds.graph.is_symmetric)
+        return replace(found, structure=found.structure + entries)
 
     def _measures_first(self) -> bool:
         """Whether a step is measured before the one that is recorded."""

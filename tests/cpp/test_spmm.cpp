@@ -1,6 +1,9 @@
 // Sparse products over neighbours: every tail of a tile, padded rows, rows that several pieces share, panels.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <vector>
 
 #include "check.h"
@@ -100,6 +103,93 @@ void compare_with_whole_rows(data::graph& g, int64_t width, bool with_panel, boo
   CHECK(y[0] == y[1] && sums[0] == sums[1]);
 }
 
+// Entries in the order of stretches, for products of so many columns.
+struct ordered {
+  std::vector<int64_t> rows, entries;
+  std::vector<uint16_t> lengths, inside;
+  std::vector<int32_t> behind;
+  gw_stretches native{};
+  int32_t made = 0;
+
+  ordered(const gw_adjacency& view, int64_t width, int64_t count) {
+    int64_t columns = 0, pieces = 0, parts = 0;
+    CHECK(gw_stretches_sizes(&view, width, count, &columns, &pieces, &parts) == 0);
+    rows.resize(size_t(pieces + 1)), entries.resize(size_t(count * pieces)), lengths.resize(size_t(count * parts));
+    behind.resize(size_t(parts)), inside.resize(size_t(view.num_edges));
+    CHECK(gw_stretches_fill(&view, width, count, columns, rows.data(), entries.data(), lengths.data(), behind.data(),
+                            inside.data(), &made) == 0);
+    native = {view.indptr,    count,          columns,       pieces,       rows.data(),
+              entries.data(), lengths.data(), behind.data(), inside.data()};
+  }
+};
+
+// Long rows in order; every other row has a loop behind the others.
+data::graph rows_in_order() {
+  data::graph g = long_rows();
+  for (int64_t row = 0; row < g.num_rows; ++row) {
+    const int64_t first = g.indptr[size_t(row)], last = std::max(first, g.indptr[size_t(row + 1)] - row % 2);
+    std::sort(g.indices.begin() + first, g.indices.begin() + last);
+  }
+  return g;
+}
+
+TEST(ordered_entries_have_the_bits_of_whole_rows) {
+  data::graph g = rows_in_order();
+  for (const int64_t width : {7, 16, 32, 33, 48, 64}) {
+    const int64_t ldy = width + 2;
+    const bool with_panel = width == 64;
+    std::vector<float> x = data::floats(g.num_cols * width, 1), bias = data::floats(width, 3);
+    std::vector<float> panel(size_t(with_panel ? g.num_cols * 48 : 0));
+    const ordered entries(g.view(), with_panel ? 32 : width, 5);
+    CHECK(entries.made == 1);
+    CHECK(*std::max_element(entries.behind.begin(), entries.behind.end()) >= 0);
+    std::vector<float> y[2], sums[2];
+    for (const int at_hand : {0, 1}) {
+      gw_adjacency view = g.view();
+      if (at_hand) view.stretches = &entries.native;
+      y[at_hand].assign(size_t(span(g.num_rows, width, ldy)), 0.0f), sums[at_hand].assign(size_t(width), -7.0f);
+      gw_epilogue_f32 stages{};
+      stages.bias = bias.data();
+      stages.col_sum = sums[at_hand].data();
+      CHECK(gw_spmm_f32(&view, x.data(), width, width, nullptr, nullptr, 0.5, nullptr, 1, &stages, -1,
+                        data::pointer(panel), 0, y[at_hand].data(), ldy) == 0);
+    }
+    CHECK(y[0] == y[1] && sums[0] == sums[1]);
+  }
+}
+
+TEST(entries_are_read_by_the_adjacency_that_they_were_made_for) {
+  data::graph g = rows_in_order();
+  const ordered entries(g.view(), 32, 5);
+  // Another adjacency that points to them, by mistake, has its own rows summed.
+  std::vector<int64_t> indptr = g.indptr;
+  for (int64_t& at : indptr) at = at / 2;
+  gw_adjacency half = g.view(), lost = half;
+  half.indptr = lost.indptr = indptr.data(), half.num_edges = lost.num_edges = indptr.back();
+  lost.stretches = &entries.native;
+  std::vector<float> x = data::floats(g.num_cols * 32, 1), y[2];
+  for (const int at_hand : {0, 1}) {
+    y[at_hand].assign(size_t(g.num_rows * 32), -7.0f);
+    CHECK(gw_spmm_f32(at_hand ? &lost : &half, x.data(), 32, 32, nullptr, nullptr, 0, nullptr, 0, nullptr, -1, nullptr,
+                      0, y[at_hand].data(), 32) == 0);
+  }
+  CHECK(y[0] == y[1]);
+}
+
+TEST(entries_are_ordered_where_rows_are_long_and_in_order) {
+  data::graph mixed = long_rows();
+  CHECK(ordered(mixed.view(), 32, 5).made == 0);  // some rows are in no order
+  gw_adjacency view = rows_in_order().view();
+  int64_t count = -1;
+  CHECK(gw_stretches_count(&view, &count) == 0 && count == 0);  // a small graph
+  view.num_rows = view.num_cols = 58241, view.num_edges = 28653972;
+  CHECK(gw_stretches_count(&view, &count) == 0 && count == 12);
+  view.num_rows = view.num_cols = 2449029, view.num_edges = 123718280;
+  CHECK(gw_stretches_count(&view, &count) == 0 && count == 0);  // rows have few edges in a stretch
+  view.num_rows = view.num_cols = 4000, view.num_edges = 8000000;
+  CHECK(gw_stretches_count(&view, &count) == 0 && count == 0);  // all rows of x stay in a core's cache
+}
+
 TEST(rows_in_stretches_have_the_bits_of_whole_rows) {
   data::graph g = long_rows();
   const gw_adjacency view = g.view();
@@ -132,6 +222,62 @@ TEST(stretches_are_for_long_rows_in_order) {
   CHECK(gw::stretch_columns<int32_t>(view, 128) == 0);
 }
 
+// What a row's maximum (minimum) is, and from where: the first edge that attains it; a NaN wins, the first one.
+void check_extremum(const data::graph& g, const std::vector<float>& x, int64_t width, bool minimum,
+                    const std::vector<float>& y, const std::vector<int32_t>& arg) {
+  for (int64_t i = 0; i < g.num_rows; ++i)
+    for (int64_t k = 0; k < width; ++k) {
+      float best = 0.0f;
+      int32_t from = -1;
+      for (int64_t p = g.indptr[size_t(i)]; p < g.indptr[size_t(i + 1)]; ++p) {
+        const int32_t j = g.indices[size_t(p)];
+        const float value = x[size_t(j * width + k)];
+        const bool better = minimum ? value < best : value > best;
+        if (from < 0 || (better && !std::isnan(best)) || (std::isnan(value) && !std::isnan(best)))
+          best = value, from = j;
+      }
+      const float got = y[size_t(i * width + k)];
+      CHECK(std::memcmp(&got, &best, sizeof got) == 0);
+      if (!arg.empty()) CHECK(arg[size_t(i * width + k)] == from);
+    }
+}
+
+// With entries that are ordered, or by a search for each stretch.
+void check_extrema(data::graph& g, bool at_hand) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (const int64_t width : {32, 33, 48, 100})
+    for (const bool special : {false, true}) {
+      std::vector<float> x = data::floats(g.num_cols * width, 1);
+      // Some columns have no finite value in most rows; infinities of both signs stand side by side.
+      for (size_t at = 0; special && at < x.size(); ++at)
+        if (at % 7 == 0 || at % size_t(width) == 3) x[at] = at % 5 == 0 ? inf : -inf;
+      for (size_t at = 0; special && at < x.size(); at += 997) x[at] = nan;
+      for (const bool minimum : {false, true})
+        for (const bool winners : {false, true}) {
+          std::vector<float> y(size_t(g.num_rows * width), -7.0f);
+          std::vector<int32_t> arg(winners ? y.size() : 0, -7);
+          const ordered entries(g.view(), width, 5);
+          CHECK(entries.made == at_hand);
+          gw_adjacency view = g.view();
+          if (at_hand) view.stretches = &entries.native;
+          CHECK(gw_spmm_max_f32(&view, x.data(), width, width, minimum, y.data(), width, data::pointer(arg), width) ==
+                0);
+          check_extremum(g, x, width, minimum, y, arg);
+        }
+    }
+}
+
+TEST(extremum_in_stretches) {
+  data::graph g = long_rows();
+  CHECK(gw::stretch_columns<int32_t>(g.view(), 128) > 0);
+  check_extrema(g, false);
+}
+
+TEST(extremum_of_ordered_entries) {
+  data::graph g = rows_in_order();
+  check_extrema(g, true);
+}
+
 TEST(extremum_and_its_gradient) {
   data::graph small(40, 40, 300, 1), skewed(300, 300, 60000, 4, true);
   for (data::graph* g : {&small, &skewed})
@@ -140,16 +286,7 @@ TEST(extremum_and_its_gradient) {
       std::vector<int32_t> arg(size_t(g->num_rows * width), -7);
       const gw_adjacency view = g->view();
       CHECK(gw_spmm_max_f32(&view, x.data(), width, width, 0, y.data(), width, arg.data(), width) == 0);
-      for (int64_t i = 0; i < g->num_rows; ++i)
-        for (int64_t k = 0; k < width; ++k) {
-          float best = 0.0f;
-          int32_t from = -1;
-          for (int64_t p = g->indptr[size_t(i)]; p < g->indptr[size_t(i + 1)]; ++p) {
-            const int32_t j = g->indices[size_t(p)];
-            if (from < 0 || x[size_t(j * width + k)] > best) best = x[size_t(j * width + k)], from = j;
-          }
-          CHECK(y[size_t(i * width + k)] == best && arg[size_t(i * width + k)] == from);
-        }
+      check_extremum(*g, x, width, false, y, arg);
       // Every row as a source: its gradient is what the destinations in its row route to it.
       std::vector<float> dx(size_t(g->num_rows * width), -7.0f);
       CHECK(gw_spmm_max_grad_f32(&view, arg.data(), width, x.data(), width, width, dx.data(), width) == 0);

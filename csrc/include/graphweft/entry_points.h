@@ -292,6 +292,11 @@ GW_API int gw_spmm_max_grad_f64(const gw_adjacency* transposed, const void* arg,
                                 int64_t lddy, int64_t width, double* dx, int64_t lddx);
 GW_API int gw_spmm_max_grad_bf16(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const uint16_t* dy,
                                  int64_t lddy, int64_t width, uint16_t* dx, int64_t lddx);
+GW_API int gw_stretches_count(const gw_adjacency* adj, int64_t* count);
+GW_API int gw_stretches_sizes(const gw_adjacency* adj, int64_t width, int64_t count, int64_t* columns, int64_t* pieces,
+                              int64_t* rows);
+GW_API int gw_stretches_fill(const gw_adjacency* adj, int64_t width, int64_t count, int64_t columns, int64_t* rows,
+                             int64_t* entries, uint16_t* lengths, int32_t* behind, uint16_t* inside, int32_t* made);
 GW_API int gw_csr_has_loops(const gw_adjacency* a, int32_t* out);
 GW_API int gw_csr_is_symmetric(const gw_adjacency* a, int32_t* out);
 GW_API int gw_csr_columns_ascend(const gw_adjacency* a, int32_t strict, int32_t* out);
@@ -525,6 +530,9 @@ GW_API int gw_typed_run_rows(const gw_adjacency* block, const int64_t* run_begin
   X(gw_steps_number)            \
   X(gw_steps_place)             \
   X(gw_steps_settle)            \
+  X(gw_stretches_count)         \
+  X(gw_stretches_fill)          \
+  X(gw_stretches_sizes)         \
   X(gw_subset_candidates)       \
   X(gw_subset_distinct)         \
   X(gw_subset_free)             \

@@ -61,6 +61,9 @@ class row_stream {
   }
 
   [[nodiscard]] GW_INLINE const char* at(int64_t column) const { return base_ + column * row_bytes_; }
+  [[nodiscard]] GW_INLINE const char* after(const char* row, int64_t columns) const {
+    return row + columns * row_bytes_;
+  }
 
  private:
   const char* base_;

@@ -174,16 +174,26 @@ class spmm_op {
       return p;
     }
 
+    GW_INLINE void gather_inside(const uint16_t* ids, int64_t count, int64_t first) {
+      static_assert(!Weighted && std::is_same_v<E, P>, "stretches are for plain sums");
+      const char* const from = x_.at(first);
+      for (int64_t k = 0; k < count; ++k) {
+        vec x[V];
+        tile_io<E, V, Full>::load(reinterpret_cast<const held*>(x_.after(from, ids[k])), tail_, x);
+        for (int v = 0; v < V; ++v) t_[v] += x[v];
+      }
+    }
+
     GW_INLINE void keep(int64_t row) const { tile_io<E, V, Full>::store(y_ + row * ldy_, tail_, t_); }
     GW_INLINE void resume(int64_t row) { tile_io<E, V, Full>::load(y_ + row * ldy_, tail_, t_); }
     GW_INLINE void resume_slot(int64_t slot) {
       const real* at = op_.slot(slot) + col_;
       for (int v = 0; v < V; ++v) std::memcpy(&t_[v], at + v * E::lanes, sizeof(vec));
     }
-    GW_INLINE void expect(int64_t row, int64_t edge) const {
-      prefetch_tile<256, false>(op_.indices_ + edge);
+    GW_INLINE void expect(int64_t row) const {
       prefetch_tile<V * E::lanes* int(sizeof(stored)), false>(y_ + row * ldy_);
     }
+    GW_INLINE void expect_edges(int64_t edge) const { prefetch_tile<256, false>(op_.indices_ + edge); }
 
     void save(int64_t slot) const {
       real* at = op_.slot(slot) + col_;
@@ -291,9 +301,8 @@ bool spmm_by_stretches(Op& op, const gw_adjacency& adj, const spmm_operands<E, P
                        const balanced_pieces& shares) {
   constexpr int vectors = std::min(64 / E::lanes, 8);
   if (end - begin > vectors * E::lanes || !keeps_sums(o)) return false;
-  const int64_t columns = stretch_columns<Index>(adj, (end - begin) * int64_t(sizeof(typename E::stored)));
-  if (columns > 0) reduce_by_stretches<vectors>(op, adj, begin, end, shares, columns);
-  return columns > 0;
+  return reduce_in_stretches<vectors, Index>(op, adj, begin, end, shares,
+                                             (end - begin) * int64_t(sizeof(typename E::stored)));
 }
 
 template <class E, class P, class Index, bool Weighted>
@@ -302,7 +311,8 @@ void spmm_rows(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int
   const balanced_pieces shares(adj,
                                operands.panel && !operands.plain ? std::min<int64_t>(panel_width<P>, width) : width);
   spmm_op<E, P, Index, Weighted> op(adj, operands, width, shares);
-  const bool in_parts = operands.panel || (may_stretch && keeps_sums(operands) && stretch_columns<Index>(adj, 128) > 0);
+  const bool in_parts = operands.panel || (may_stretch && keeps_sums(operands) &&
+                                           (has_stretches(adj, shares) || stretch_columns<Index>(adj, 128) > 0));
   for (int64_t begin = 0, end; begin < width; begin = end) {
     end = in_parts ? begin + next_panel<P>(width - begin) : width;
     if (operands.panel) op.use_panel(begin, end);

@@ -9,6 +9,7 @@
 
 #include "graphweft/reduce.h"
 #include "graphweft/row_stream.h"
+#include "graphweft/stretches.h"
 
 namespace gw {
 
@@ -20,6 +21,21 @@ template <class E>
 struct id_vector {
   typedef lane_id<E> vec __attribute__((vector_size(vector_bytes)));
 };
+
+// Whether a lane is all ones, where each is that or zero.
+template <class Ids>
+GW_INLINE bool any_lane(Ids lanes) {
+#if defined(__AVX512VL__)
+  return _mm512_test_epi32_mask(__m512i(lanes), __m512i(lanes)) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_epi8(__m256i(lanes)) != 0;
+#else
+  int64_t words[sizeof(Ids) / sizeof(int64_t)], any = 0;
+  std::memcpy(words, &lanes, sizeof(lanes));
+  for (const int64_t word : words) any |= word;
+  return any != 0;
+#endif
+}
 
 template <class E, class Index>
 struct extremum_operands {
@@ -76,9 +92,8 @@ class extremum_op {
     void start(int64_t edge) const { x_.start(edge); }
 
     GW_INLINE void clear() {
-      empty_ = true;
       for (int v = 0; v < V; ++v) {
-        best_[v] = vec{};
+        best_[v] = vec{} - std::numeric_limits<real>::infinity();
         arg_[v] = ids{} - 1;
       }
     }
@@ -86,13 +101,31 @@ class extremum_op {
     GW_INLINE void gather(int64_t row, int64_t begin, int64_t end) {
       if (begin == end) return;
       const int64_t row_begin = holds_column ? 0 : op_.adj_.indptr[row];
-      x_.visit(begin, end, [&](int64_t p, const char* at) GW_INLINE_LAMBDA {
-        const auto id = lane_id<E>(holds_column ? int64_t(op_.columns_[p]) : p - row_begin);
-        for (int v = 0; v < V; ++v)
-          take(v, turn(tile_io<E, V, Full>::load(reinterpret_cast<const stored*>(at), v, tail_)), ids{} + id,
-               p == begin);
-      });
-      empty_ = false;
+      ids nan{};
+      begin_at(id_of(begin, row_begin));
+      x_.visit(begin, end, [&](int64_t p, const char* at) GW_INLINE_LAMBDA { take(at, id_of(p, row_begin), nan); });
+      if (any_lane(nan)) take_nan(end - begin, begin - row_begin, [&](int64_t k) { return op_.columns_[begin + k]; });
+    }
+
+    // Edges from `begin` on whose columns are below `bound`. Where they end.
+    GW_INLINE int64_t gather_below(int64_t begin, int64_t end, int64_t bound) {
+      static_assert(holds_column, "a row that goes on does not know where it began");
+      ids nan{};
+      int64_t p = begin;
+      if (p < end) begin_at(id_of(p, 0));
+      for (; p < end && int64_t(op_.columns_[p]) < bound; ++p) take(x_.at(op_.columns_[p]), id_of(p, 0), nan);
+      if (any_lane(nan)) take_nan(p - begin, 0, [&](int64_t k) { return op_.columns_[begin + k]; });
+      return p;
+    }
+
+    GW_INLINE void gather_inside(const uint16_t* columns, int64_t count, int64_t first) {
+      static_assert(holds_column, "a row that goes on does not know where it began");
+      if (count == 0) return;
+      const char* const from = x_.at(first);
+      ids nan{};
+      begin_at(ids{} + lane_id<E>(first + columns[0]));
+      for (int64_t k = 0; k < count; ++k) take(x_.after(from, columns[k]), ids{} + lane_id<E>(first + columns[k]), nan);
+      if (any_lane(nan)) take_nan(count, 0, [&](int64_t k) { return first + columns[k]; });
     }
 
     void save(int64_t slot) const {
@@ -103,40 +136,111 @@ class extremum_op {
       }
     }
 
+    GW_INLINE void resume_slot(int64_t slot) {
+      const int64_t at = slot * op_.slot_stride_ + col_;
+      for (int v = 0; v < V; ++v) {
+        std::memcpy(&best_[v], op_.values_.data() + at + v * E::lanes, sizeof(vec));
+        if constexpr (Arg) std::memcpy(&arg_[v], op_.args_.data() + at + v * E::lanes, sizeof(ids));
+      }
+    }
+
     void merge(int64_t slot) {
       const int64_t at = slot * op_.slot_stride_ + col_;
       for (int v = 0; v < V; ++v) {
         vec part;
         ids arg{};
         std::memcpy(&part, op_.values_.data() + at + v * E::lanes, sizeof(vec));
-        if constexpr (Arg) std::memcpy(&arg, op_.args_.data() + at + v * E::lanes, sizeof(ids));
-        take(v, part, arg, empty_);
+        if constexpr (Arg) {
+          std::memcpy(&arg, op_.args_.data() + at + v * E::lanes, sizeof(ids));
+          arg_[v] = arg_[v] < 0 ? arg : arg_[v];
+        }
+        keep_where((part > best_[v]) | ((part != part) & (best_[v] == best_[v])), v, part, arg);
       }
-      empty_ = false;
+    }
+
+    // What a row has so far, in its place of the result.
+    GW_INLINE void keep(int64_t row) const { store(row); }
+    GW_INLINE void resume(int64_t row) {
+      tile_io<E, V, Full>::load(op_.o_.y + row * op_.o_.ldy + col_, tail_, best_);
+      if constexpr (Arg)
+        for (int v = 0; v < V; ++v) arg_[v] = load_ids(op_.o_.arg + row * op_.o_.ldarg + col_ + v * E::lanes, v);
+    }
+    GW_INLINE void expect_edges(int64_t edge) const { prefetch_tile<256, false>(op_.columns_ + edge); }
+    GW_INLINE void expect(int64_t row) const {
+      constexpr int elements = V * E::lanes;
+      prefetch_tile<elements* int(sizeof(stored)), false>(op_.o_.y + row * op_.o_.ldy + col_);
+      if constexpr (Arg) prefetch_tile<elements* int(sizeof(Index)), false>(op_.o_.arg + row * op_.o_.ldarg + col_);
     }
 
     GW_INLINE void finish(int64_t row) {
-      if (!empty_)
-        for (int v = 0; v < V; ++v) best_[v] = turn(best_[v]);
-      tile_io<E, V, Full>::store(op_.o_.y + row * op_.o_.ldy + col_, tail_, best_);
-      if constexpr (Arg) {
-        Index* out = op_.o_.arg + row * op_.o_.ldarg + col_;
-        const Index* columns = op_.columns_ + (holds_column ? 0 : op_.adj_.indptr[row]);
-        for (int v = 0; v < V; ++v) store_ids(out + v * E::lanes, columns, v == V - 1 && !Full ? tail_ : E::lanes, v);
-      }
+      const bool empty = op_.adj_.indptr[row] == op_.adj_.indptr[row + 1];
+      for (int v = 0; v < V; ++v) best_[v] = empty ? vec{} : turn(best_[v]);
+      store(row);
     }
 
    private:
     // A minimum is the maximum of the negatives: the sign bit is flipped on the way in and on the way out.
     GW_INLINE vec turn(vec value) const { return vec(ids(value) ^ sign_); }
 
-    // Keeps the better of what is held and `value`; `first`: nothing is held yet.
-    GW_INLINE void take(int v, vec value, ids id, bool first) {
-      auto better = value > best_[v];
-      better |= (value != value) & (best_[v] == best_[v]);
-      if (first) better = better == better;
+    GW_INLINE ids id_of(int64_t p, int64_t row_begin) const {
+      return ids{} + lane_id<E>(holds_column ? int64_t(op_.columns_[p]) : p - row_begin);
+    }
+
+    // A first edge wins even if its value is not above the least one, with which a row begins.
+    GW_INLINE void begin_at(ids id) {
+      if constexpr (Arg)
+        for (int v = 0; v < V; ++v) arg_[v] = arg_[v] < 0 ? id : arg_[v];
+    }
+
+    GW_INLINE void keep_where(ids better, int v, vec value, ids id) {
       best_[v] = better ? value : best_[v];
       if constexpr (Arg) arg_[v] = better ? id : arg_[v];
+    }
+
+    // Keeps the larger of what is held and the edge's values. A NaN is not larger; it is noted by one comparison for
+    // all vectors, where infinities of both signs look alike.
+    GW_INLINE void take(const char* at, ids id, ids& nan) {
+      vec sum{};
+      for (int v = 0; v < V; ++v) {
+        const vec value = turn(tile_io<E, V, Full>::load(reinterpret_cast<const stored*>(at), v, tail_));
+        sum = v == 0 ? value : sum + value;
+        keep_where(value > best_[v], v, value, id);
+      }
+      nan |= sum != sum;
+    }
+
+    // The first NaN of each lane among `count` edges from the columns column(k), which are edges `at` + k of their row,
+    // where the lane has none yet. It works on a copy, as a tile whose address is known to a function does not stay in
+    // registers.
+    template <class Column>
+    GW_INLINE void take_nan(int64_t count, int64_t at, Column&& column) {
+      tile copy = *this;
+      copy.scan_nan(count, at, column);
+      for (int v = 0; v < V; ++v) {
+        best_[v] = copy.best_[v];
+        arg_[v] = copy.arg_[v];
+      }
+    }
+
+    template <class Column>
+    __attribute__((noinline)) void scan_nan(int64_t count, int64_t at, Column&& column) {
+      for (int64_t k = 0; k < count; ++k) {
+        const auto* from = reinterpret_cast<const stored*>(x_.at(column(k)));
+        const ids id = ids{} + lane_id<E>(holds_column ? int64_t(column(k)) : at + k);
+        for (int v = 0; v < V; ++v) {
+          const vec value = turn(tile_io<E, V, Full>::load(from, v, tail_));
+          keep_where((value != value) & (best_[v] == best_[v]), v, value, id);
+        }
+      }
+    }
+
+    GW_INLINE void store(int64_t row) const {
+      tile_io<E, V, Full>::store(op_.o_.y + row * op_.o_.ldy + col_, tail_, best_);
+      if constexpr (Arg) {
+        Index* out = op_.o_.arg + row * op_.o_.ldarg + col_;
+        const Index* columns = op_.columns_ + (holds_column ? 0 : op_.adj_.indptr[row]);
+        for (int v = 0; v < V; ++v) store_ids(out + v * E::lanes, columns, v == V - 1 && !Full ? tail_ : E::lanes, v);
+      }
     }
 
     GW_INLINE void store_ids(Index* out, const Index* columns, int count, int v) const {
@@ -154,12 +258,18 @@ class extremum_op {
       }
     }
 
+    GW_INLINE ids load_ids(const Index* from, int v) const {
+      static_assert(sizeof(Index) == sizeof(lane_id<E>), "stretches are for ids as wide as their values");
+      using words = simd<real>;
+      const auto* at = reinterpret_cast<const real*>(from);
+      return ids(Full || v < V - 1 ? words::load(at) : words::load_part(at, tail_));
+    }
+
     const extremum_op& op_;
     row_stream<Index, V * E::lanes* int(sizeof(stored))> x_;
     ids sign_;
     int64_t col_;
     int tail_;
-    bool empty_ = true;
     vec best_[V];
     ids arg_[V];
   };
@@ -173,11 +283,30 @@ class extremum_op {
   mutable std::vector<lane_id<E>> args_;
 };
 
+// Reduces all columns by stretches, 128 bytes of a row at a time and a line more for the last few, where stretches pay;
+// false: nothing is done.
+template <class E, class Index, class Op>
+bool extremum_by_stretches(Op& op, const gw_adjacency& adj, int64_t width, const balanced_pieces& shares) {
+  constexpr int64_t size = sizeof(typename E::stored), part = 128 / size;
+  constexpr int vectors = std::min(64 / E::lanes, 8);
+  constexpr int64_t widest = std::min<int64_t>(part / 2 * 3, vectors * E::lanes);
+  if (!has_stretches(adj, shares) && stretch_columns<Index>(adj, std::min(width, part) * size) == 0) return false;
+  for (int64_t begin = 0, end; begin < width; begin = end) {
+    end = width - begin <= widest ? width : begin + part;
+    if (!reduce_in_stretches<vectors, Index>(op, adj, begin, end, shares, (end - begin) * size))
+      reduce_rows(op, adj, begin, end, shares);
+  }
+  return true;
+}
+
 template <class E, class Index>
 void spmm_extremum(const gw_adjacency& adj, const extremum_operands<E, Index>& operands, int64_t width) {
+  constexpr bool may_stretch = std::is_same_v<E, f32> && sizeof(Index) == sizeof(lane_id<E>);
   const balanced_pieces shares(adj, width);
   const auto run = [&](auto with_arg) {
     extremum_op<E, Index, decltype(with_arg)::value> op(adj, operands, width, shares);
+    if constexpr (may_stretch)
+      if (extremum_by_stretches<E, Index>(op, adj, width, shares)) return;
     reduce_rows(op, adj, 0, width, shares);
   };
   operands.arg ? run(std::true_type{}) : run(std::false_type{});

@@ -13,6 +13,7 @@ import torch
 
 from graphweft._memory import empty
 from graphweft.graph.graph import Graph
+from graphweft.graph.stretches import often_read
 from graphweft.runtime import dense, sparse, typed_products
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.feature_types import in_half
@@ -80,10 +81,12 @@ def spmm(call: KernelCall) -> Launch:
         source = slots[x]
         if halves and source.dtype != torch.bfloat16:  # its memory serves the result, where both are as many rows
             source = in_half(source)
+        unweighted = weight is None
+        adjacency = slots[graph].csc_structure if unweighted else slots[graph].csc
         slots[out] = sparse.spmm(
-            slots[graph].csc_structure if weight is None else slots[graph].csc,
+            often_read(adjacency) if unweighted and source.dtype == torch.float32 else adjacency,
             source,
-            weight=None if weight is None else slots[weight].float() if widens else slots[weight],
+            weight=None if unweighted else slots[weight].float() if widens else slots[weight],
             src_scale=None if scale is None else slots[scale],
             self_coef=coefficient,
             self_factor=None if factor is None else slots[factor],
@@ -109,7 +112,8 @@ def spmm_max(call: KernelCall) -> Launch:
     minimum = call.get("minimum")
 
     def run(slots: Slots) -> None:
-        slots[out], found = sparse.spmm_max(slots[graph].csc, slots[x], minimum=minimum, want_arg=arg is not None)
+        adjacency = often_read(slots[graph].csc) if slots[x].dtype == torch.float32 else slots[graph].csc
+        slots[out], found = sparse.spmm_max(adjacency, slots[x], minimum=minimum, want_arg=arg is not None)
         if arg is not None:
             slots[arg] = found
 
