@@ -81,12 +81,11 @@ def spmm(call: KernelCall) -> Launch:
         source = slots[x]
         if halves and source.dtype != torch.bfloat16:  # its memory serves the result, where both are as many rows
             source = in_half(source)
-        unweighted = weight is None
-        adjacency = slots[graph].csc_structure if unweighted else slots[graph].csc
+        adjacency = slots[graph].csc_structure if weight is None else slots[graph].csc
         slots[out] = sparse.spmm(
-            often_read(adjacency) if unweighted and source.dtype == torch.float32 else adjacency,
+            often_read(adjacency) if weight is None and source.dtype == torch.float32 else adjacency,
             source,
-            weight=None if unweighted else slots[weight].float() if widens else slots[weight],
+            weight=None if weight is None else slots[weight].float() if widens else slots[weight],
             src_scale=None if scale is None else slots[scale],
             self_coef=coefficient,
             self_factor=None if factor is None else slots[factor],
