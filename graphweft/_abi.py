@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "bf22d8b72bb9abac"
+HASH = "5cc4d80acad2c7b7"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -450,7 +450,6 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_spmm_max_grad_f32": (_Adjacency, _P, _I64, _P, _I64, _I64, _P, _I64),
     "gw_spmm_max_grad_f64": (_Adjacency, _P, _I64, _P, _I64, _I64, _P, _I64),
     "gw_spmm_max_grad_bf16": (_Adjacency, _P, _I64, _P, _I64, _I64, _P, _I64),
-    "gw_stretches_count": (_Adjacency, _P),
     "gw_stretches_sizes": (_Adjacency, _I64, _I64, _P, _P, _P),
     "gw_stretches_fill": (_Adjacency, _I64, _I64, _I64, _P, _P, _P, _P, _P, _P),
     "gw_csr_has_loops": (_Adjacency, _P),

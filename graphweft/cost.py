@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from graphweft.graph.stretches import stretches_of
+
 LINE = 64  # bytes of a cache line
 
 # Where gathered rows lie: share of a gather's price rises with the size of what is gathered from.
@@ -120,15 +122,25 @@ class Work:
 Works = list[tuple[Work, float]]  # calls, and how often each is made
 
 
-def gather_work(rows: int, edges: int, width: int, source_rows: int, item: int = 4, is_sparse: bool = False) -> Work:
+def gather_work(
+    rows: int,
+    edges: int,
+    width: int,
+    source_rows: int,
+    item: int = 4,
+    is_sparse: bool = False,
+    may_order: bool = False,
+) -> Work:
     """An aggregation over ``edges`` of rows of ``width`` elements of ``item`` bytes taken from ``source_rows`` rows.
 
     ``is_sparse``: the edges are the stored entries of sparse features, which rows of a matrix are multiplied by.
+    ``may_order``: edges are read by stretches of sources where that pays, so that rows lie in a core's own cache.
     """
     lines = max(1, -(-width * item // LINE))
     tier = _tier(source_rows * width * item)
     kind = f"{'sparse' if is_sparse else 'gather'} {tier}{_narrow(lines == 1)}"
     kind = f"{kind} reused" if edges >= _REUSED * source_rows and not is_sparse else kind
+    kind = "gather near" if may_order and stretches_of(rows, edges, source_rows) else kind
     return Work(kind, float(edges) * lines, float(rows) * (width * item + _ROW) + edges * 4.0)
 
 

@@ -11,20 +11,6 @@
 
 namespace {
 
-constexpr int64_t panel_bytes = 128;              // of a row of the operand that one pass reads
-constexpr int64_t least_work = int64_t{1} << 22;  // from here on pieces are the same for every width
-constexpr int64_t least_edges = 8;                // of a row in a stretch, on average
-
-// How many stretches pay, 0: none do. Those of rows with few entries are twice as long.
-int64_t stretches_for(const gw_adjacency& adj) {
-  if (adj.wide || adj.num_rows == 0 || adj.num_edges + adj.num_rows < least_work) return 0;
-  const int64_t columns = gw::own_cache_bytes / panel_bytes;
-  int64_t count = gw::stretches_of(adj, columns);
-  const auto edges_each = [&] { return adj.num_edges / (adj.num_rows * count); };
-  if (count >= 2 && edges_each() < 2 * least_edges) count = gw::stretches_of(adj, 2 * columns);
-  return count >= 2 && edges_each() >= least_edges ? count : 0;
-}
-
 // The rows of a piece with the entries that are the piece's, in order: visit(begin, end).
 template <class Visit>
 void for_each_row(const gw_adjacency& adj, const gw::piece& p, Visit&& visit) {
@@ -39,14 +25,6 @@ int64_t rows_of(const gw::piece& p) { return p.row_end - p.row_begin + (p.head_s
 }  // namespace
 
 extern "C" {
-
-// How many stretches pay for products of an adjacency: 0 where none do.
-GW_API int gw_stretches_count(const gw_adjacency* adj, int64_t* count) {
-  return gw::guarded([&] {
-    gw::require(adj && adj->num_rows >= 0 && adj->num_cols >= 0, "stretches: expected an adjacency");
-    *count = stretches_for(*adj);
-  });
-}
 
 // Sizes of the arrays of gw_stretches, for products that are cut as those of `width` columns are: the columns of a
 // stretch, the pieces, and the rows with the parts of rows.

@@ -61,9 +61,9 @@ class Graph {
   [[nodiscard]] gw_adjacency in_edges() const;
   // The same with edge numbers in the order of the source, for maxima; of a numbered graph.
   [[nodiscard]] gw_adjacency in_edges_in_order() const;
-  // Both, with the edges by stretches as well where that pays.
-  [[nodiscard]] gw_adjacency in_edges_by_stretches() const;
-  [[nodiscard]] gw_adjacency in_edges_in_order_by_stretches() const;
+  // Both, with the edges by so many stretches of sources as well, unless these do not ascend within rows.
+  [[nodiscard]] gw_adjacency in_edges_by_stretches(int64_t count) const;
+  [[nodiscard]] gw_adjacency in_edges_in_order_by_stretches(int64_t count) const;
   // Edges by source, for what flows back along those above.
   [[nodiscard]] gw_adjacency out_edges() const { return reverse().in_edges(); }
   [[nodiscard]] gw_adjacency out_edges_in_order() const { return reverse().in_edges_in_order(); }

@@ -3,7 +3,6 @@
 #include "kernels.h"
 
 extern "C" {
-GW_API int gw_stretches_count(const gw_adjacency* adj, int64_t* count);
 GW_API int gw_stretches_sizes(const gw_adjacency* adj, int64_t width, int64_t count, int64_t* columns, int64_t* pieces,
                               int64_t* rows);
 GW_API int gw_stretches_fill(const gw_adjacency* adj, int64_t width, int64_t count, int64_t columns, int64_t* rows,
@@ -14,13 +13,12 @@ namespace program {
 
 namespace {
 
-void cut_into_stretches(const Compressed& form) {
+void cut_into_stretches(const Compressed& form, int64_t count) {
+  if (form.stretches) return;
   constexpr int64_t width = 1;  // of products that are cut alike; those of many edges are for every width
   const gw_adjacency edges = form.native();
   auto made = std::make_shared<Stretches>();
-  int64_t count = 0, columns = 0, pieces = 0, rows = 0;
-  check(gw_stretches_count(&edges, &count));
-  if (form.stretches || count == 0) return;
+  int64_t columns = 0, pieces = 0, rows = 0;
   check(gw_stretches_sizes(&edges, width, count, &columns, &pieces, &rows));
   made->rows.resize(size_t(pieces) + 1);
   made->entries.resize(size_t(count * pieces));
@@ -45,13 +43,13 @@ void cut_into_stretches(const Compressed& form) {
 
 }  // namespace
 
-gw_adjacency Graph::in_edges_by_stretches() const {
-  cut_into_stretches(*summed());
+gw_adjacency Graph::in_edges_by_stretches(int64_t count) const {
+  cut_into_stretches(*summed(), count);
   return in_edges();
 }
 
-gw_adjacency Graph::in_edges_in_order_by_stretches() const {
-  cut_into_stretches(*full(side_));
+gw_adjacency Graph::in_edges_in_order_by_stretches(int64_t count) const {
+  cut_into_stretches(*full(side_), count);
   return in_edges_in_order();
 }
 

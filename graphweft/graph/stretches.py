@@ -22,10 +22,13 @@ from graphweft._native import declare
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.derived import derived
 
-_count = declare("gw_stretches_count")
 _sizes = declare("gw_stretches_sizes")
 _fill = declare("gw_stretches_fill")
 _WIDTH = 1  # of the products by whose pieces entries are cut; those of a large adjacency are the same for every width
+_OWN_CACHE = 5 << 17  # bytes of an operand that stay in a core's own cache, as csrc/.../stretches.h has them
+_PART = 128  # bytes of its rows that one pass over the edges reads
+_LARGE = 1 << 22  # edges and rows from which a pass over them is cut alike for every width
+_IN_STRETCH = 8  # edges that a row has in a stretch, in the mean, from which the order pays
 _OFTEN: ContextVar[bool] = ContextVar("reading_often", default=False)
 
 
@@ -56,6 +59,24 @@ def often_read(adjacency: Adjacency) -> Adjacency:
     return adjacency
 
 
+def stretches_of(rows: int, edges: int, source_rows: int) -> int:
+    """Into how many stretches of sources the edges of an aggregation are ordered, where they may be; 0: into none.
+
+    Rows of few edges have stretches that are twice as long.
+
+    Example:
+        >>> stretches_of(58_241, 28_653_972, 58_241), stretches_of(2_449_029, 123_718_280, 2_449_029)
+        (12, 0)
+    """
+    if rows == 0 or edges + rows < _LARGE or edges >= 1 << 31:
+        return 0
+    sources = _OWN_CACHE // _PART
+    count = -(-source_rows // sources)
+    if edges < 2 * _IN_STRETCH * rows * count:
+        count = -(-source_rows // (2 * sources))
+    return count if count >= 2 and edges >= _IN_STRETCH * rows * count else 0
+
+
 def ordered_bytes(num_rows: int, num_cols: int, num_edges: int) -> int:
     """Bytes of the ordered entries of an adjacency of such sizes; 0 where the order does not pay.
 
@@ -65,21 +86,15 @@ def ordered_bytes(num_rows: int, num_cols: int, num_edges: int) -> int:
         >>> ordered_bytes(60_000, 60_000, 30_000_000) // 10**6
         61
     """
-    count = _stretches(_native.Adjacency(num_rows, num_cols, num_edges))
+    count = stretches_of(num_rows, num_edges, num_cols)
     return 2 * (num_edges + (count + 2) * num_rows) if count else 0
-
-
-def _stretches(native: _native.Adjacency) -> int:
-    count = ctypes.c_int64()
-    _count(ctypes.byref(native), ctypes.byref(count))
-    return count.value
 
 
 def _made(adjacency: Adjacency) -> _Entries | None:
     """The ordered entries; None where they do not pay, or columns do not ascend."""
     native = adjacency.native
-    count = _stretches(native)
-    if not count:
+    count = stretches_of(adjacency.num_rows, adjacency.num_edges, adjacency.num_cols)
+    if not count or adjacency.is_wide:
         return None
     columns, pieces, parts = ctypes.c_int64(), ctypes.c_int64(), ctypes.c_int64()
     _sizes(ctypes.byref(native), _WIDTH, count, *map(ctypes.byref, (columns, pieces, parts)))

@@ -127,7 +127,8 @@ def _anchor_work(value: Value, group: Group, sizes: Sizes) -> Work:
     if graph is not None and value.op in (Op.SPMM, Op.SPMM_MAX, Op.SPMM_ARG, Op.SPMM_MAX_GRAD, Op.SDDMM):
         source = sizes.rows.get(graph.src, 1)
         read = sizes.itemsize(value.inputs[1]) if value.op is Op.SPMM else item
-        work = gather_work(rows, sizes.rows.get(graph.edge, 1), width, source, read)
+        plain = value.op is Op.SPMM and len(value.inputs) == 2 and read == item == 4  # sums of float32 rows as they are
+        work = gather_work(rows, sizes.rows.get(graph.edge, 1), width, source, read, may_order=plain)
         return replace(work, bytes=work.bytes + rows * width * (sizes.itemsize(group.result) - read))
     if value.op is Op.MATMUL:
         left = value.inputs[0].tensor

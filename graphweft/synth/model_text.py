@@ -85,7 +85,7 @@ def _facts(spec: ProgramSpec, steps: Steps, data: str) -> str:
     rows, (width, classes) = steps.plans.sizes.rows, sizes_of(steps)
     weights = sum(steps.parameters[name].count for name in steps.moments)
     weighted = steps.plans.has_weights
-    numbered = weighted or any(form not in _LOOSE for _, form in steps.forms.values())
+    numbered = weighted or any(form.split("(")[0] not in _LOOSE for _, form in steps.forms.values())
     more = f", {str(numbered).lower()}" + (", true" if weighted else "")
     if steps.plans.task != "classification":
         more = f"{more}{'' if weighted else ', false'}, Task::{_TASKS[steps.plans.task]}, {steps.plans.known}"
@@ -134,7 +134,7 @@ def _state(steps: Steps, over_ranks: bool) -> str:
     for name, (graph, form) in steps.forms.items():
         parts = "Back" if form.startswith("out_edges") else "Edges"
         kind = "gw_adjacency" if steps.columns is None else parts
-        lines.append(f"  const {kind} {name} = {graph}.{form}();")
+        lines.append(f"  const {kind} {name} = {graph}.{form};")
     if "betas" in steps.plans.groups[0]:
         lines.append(f"  gw_adam_tensor_f32 updates[{len(steps.gradients)}] = {{}};")
     else:

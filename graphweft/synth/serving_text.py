@@ -75,7 +75,7 @@ def _state(steps: Steps) -> str:
     if steps.plans.is_weighted:
         lines.append("  const Numbers<float> edge_weight;")
     lines += [f"  const Graph {name} = {made};" for name, made in steps.graphs.items()]
-    lines += [f"  const gw_adjacency {name} = {graph}.{form}();" for name, (graph, form) in steps.forms.items()]
+    lines += [f"  const gw_adjacency {name} = {graph}.{form};" for name, (graph, form) in steps.forms.items()]
     lines.insert(1, "  const float* const weights;")
     bare = _is_bare(steps)
     given = f"weights(numbers), nodes(count), room(count), graph(over{'.without_loops()' if bare else ''})"

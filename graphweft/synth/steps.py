@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from graphweft._errors import ConfigError
 from graphweft.codegen.loops import RowNest
-from graphweft.graph.stretches import ordered_bytes
+from graphweft.graph.stretches import stretches_of
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value, number, structural_key
 from graphweft.ir.residency import StructType, TensorType
@@ -430,21 +430,25 @@ class _Walk:
         """The address of an operand's first number."""
         return f"{self._read(value).name}.at"
 
-    def edges(self, graph: Value, form: str) -> str:
-        """A compressed form of a graph, or with "graph" the graph itself."""
+    def edges(self, graph: Value, form: str, *given: int) -> str:
+        """A compressed form of a graph, which is made by what is ``given``; or with "graph" the graph itself."""
         name = self._bound[graph]
         if form == "graph":
             return str(name)
         made = f"{name}_{_FORMS[form]}" if name != "graph" else _FORMS[form]
-        self.steps.forms[made] = (name, form)
+        self.steps.forms[made] = (name, f"{form}({', '.join(map(str, given))})")
         return made
 
     def read_often(self, graph: Value, form: str) -> str:
         """The same, by stretches of columns as well where the order pays: sums read them many times."""
         kind, rows = graph.type, self.plans.sizes.rows
         assert isinstance(kind, StructType)
-        pays = self._manner.stretches and ordered_bytes(rows[kind.dst], rows[kind.src], rows[kind.edge])
-        return self.edges(graph, f"{form}_by_stretches" if pays else form)
+        count = stretches_of(rows[kind.dst], rows[kind.edge], rows[kind.src])
+        return (
+            self.edges(graph, f"{form}_by_stretches", count)
+            if count and self._manner.stretches
+            else self.edges(graph, form)
+        )
 
     def ids(self, value: Value) -> str:
         """A list of row ids."""

@@ -15,7 +15,7 @@ import graphweft as gw
 from graphweft.data.dataset import Dataset
 from graphweft.graph import stretches
 from graphweft.graph.adjacency import Adjacency
-from graphweft.graph.stretches import often_read, ordered_bytes, reading_often
+from graphweft.graph.stretches import often_read, ordered_bytes, reading_often, stretches_of
 from graphweft.runtime.cpu import products
 from graphweft.runtime.sparse import spmm, spmm_max
 from graphweft.train.needs import RunBudget
@@ -92,6 +92,8 @@ def test_rows_in_no_order_and_small_graphs_are_left() -> None:
     with reading_often():
         assert not often_read(mixed).native.stretches and not often_read(small).native.stretches
     assert ordered_bytes(ROWS, COLUMNS, 4000) == 0
+    assert stretches_of(4000, 8_000_000, 4000) == 0  # all rows stay in a core's own cache
+    assert stretches_of(132_534, 79_122_504, 132_534) == 26 and stretches_of(232_965, 114_615_892, 232_965) == 23
 
 
 @functools.cache

@@ -100,6 +100,22 @@ def test_losses_are_the_librarys(case: dict[str, Any], build: Build, graphs: Gra
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("case", [{"model": "sage", "reduce": "mean"}, {"model": "gin", "reduce": "max"}], ids=_name)
+def test_long_rows_are_read_by_stretches(case: dict[str, Any], build: Build, tmp_path: Path) -> None:
+    nodes, degree = 12_000, 360
+    drawn = torch.Generator().manual_seed(1)
+    dst = torch.arange(nodes).repeat_interleave(degree)
+    src = torch.randint(nodes, (nodes, degree), generator=drawn).sort().values.flatten()
+    masks = {f"{part}_mask": torch.arange(nodes) % 4 == at for at, part in enumerate(("train", "val", "test"))}
+    x, y = torch.randn(nodes, 8, generator=drawn), torch.randint(3, (nodes,), generator=drawn)
+    arrays = {"edge_index": torch.stack([src, dst]).int(), "x": x, "y": y, **masks}
+    np.savez(tmp_path / "dense.npz", **{name: array.numpy() for name, array in arrays.items()})
+    spec = ProgramSpec(data=str(tmp_path / "dense.npz"), epochs=3, hidden=40, **case)
+    built = _same_as_library(spec, build, tmp_path)
+    assert "_by_stretches(" in (built.folder / "model.cpp").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("case", OPTIONS, ids=_name)
 def test_options_mean_what_they_do_in_the_library(
     case: dict[str, Any], build: Build, graphs: Graphs, tmp_path: Path

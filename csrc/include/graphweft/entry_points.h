@@ -292,7 +292,6 @@ GW_API int gw_spmm_max_grad_f64(const gw_adjacency* transposed, const void* arg,
                                 int64_t lddy, int64_t width, double* dx, int64_t lddx);
 GW_API int gw_spmm_max_grad_bf16(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const uint16_t* dy,
                                  int64_t lddy, int64_t width, uint16_t* dx, int64_t lddx);
-GW_API int gw_stretches_count(const gw_adjacency* adj, int64_t* count);
 GW_API int gw_stretches_sizes(const gw_adjacency* adj, int64_t width, int64_t count, int64_t* columns, int64_t* pieces,
                               int64_t* rows);
 GW_API int gw_stretches_fill(const gw_adjacency* adj, int64_t width, int64_t count, int64_t columns, int64_t* rows,
@@ -530,7 +529,6 @@ GW_API int gw_typed_run_rows(const gw_adjacency* block, const int64_t* run_begin
   X(gw_steps_number)            \
   X(gw_steps_place)             \
   X(gw_steps_settle)            \
-  X(gw_stretches_count)         \
   X(gw_stretches_fill)          \
   X(gw_stretches_sizes)         \
   X(gw_subset_candidates)       \
