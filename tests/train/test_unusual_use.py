@@ -183,7 +183,9 @@ class _Answers(nn.Module):
 @pytest.mark.parametrize(
     "use", [lambda trainer: trainer.fit(1), lambda trainer: trainer.evaluate("test")], ids=["fit", "score"]
 )
-@pytest.mark.parametrize(("made", "kind"), [(lambda h: (h, h), "tuple"), (lambda h: None, "NoneType")], ids=str)
+@pytest.mark.parametrize(
+    ("made", "kind"), [(lambda h: (h, h), "tuple"), (lambda h: None, "NoneType")], ids=["tuple", "none"]
+)
 def test_what_is_no_tensor_of_logits_is_one_line(ds: gw.Dataset, made: Any, kind: str, use: Any) -> None:
     trainer = gw.Trainer(_Answers(ds.num_features, made), ds)
     with pytest.raises(gw.errors.ShapeError, match=f"^model: expected logits as one tensor, got {kind}$"):
