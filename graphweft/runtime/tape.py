@@ -28,7 +28,7 @@ _HARMLESS = frozenset({
     "numel", "_set_grad_enabled", "is_contiguous", "is_inference", "element_size", "__len__",
 })  # fmt: skip
 # looks at a tensor where they share its memory, copies where they do not
-_LOOKS = frozenset({"contiguous", "reshape", "__getitem__"})
+_LOOKS = frozenset({"contiguous", "reshape", "resolve_neg", "__getitem__"})
 # what torch writes into memory that is there, and what it computes that can be written there
 _IN_PLACE = frozenset({"zero_", "fill_", "index_copy_", "mul_", "copy_", "add_", "div_", "bernoulli_"})
 _INTO = frozenset({"add", "sub", "mul", "neg", "mm", "addmm", "sum"})
