@@ -38,13 +38,13 @@ def on_device(model: Any, device: Any, mode: str) -> Any:
             find_triton()
         if isinstance(model, nn.Module):
             model.to(place)
-    if device_of(model).type == "meta":
-        raise ConfigError("model: expected parameters with values, got some on the device meta, which has no memory")
     if mode not in ("full", "auto") and (place := device_of(model)).type != "cpu":
         if mode == "mini" and target_of(place).has_samplers:
             return place
         remedy = "a loop of your own over a loader takes batch.to(device)"
         raise ConfigError(f"device={str(place)!r} cannot be combined with mode={mode!r}; {remedy}")
+    if device_of(model).type == "meta":
+        raise ConfigError("model: expected parameters with values, got some on the device meta, which has no memory")
     return device_of(model)
 
 

@@ -317,8 +317,8 @@ def test_features_of_another_dtype_are_refused_with_the_remedy(kind: torch.dtype
     x = torch.ones(NODES, IN).to(kind)
     for model in (GCN(IN, 8, OUT), GAT(IN, 8, OUT, heads=2), SAGEConv(IN, OUT)):
         with pytest.raises(
-            DtypeError, match=rf"expected x of torch.float32 as the parameters, got {kind}; use x.float"
+            DtypeError, match=rf"expected x of torch.float32 as the parameters, got {kind}; use x.to\(torch.float32\)"
         ):
             model(graph, x)
-    with pytest.raises(DtypeError, match=r"use x\.double\(\)"):
+    with pytest.raises(DtypeError, match=r"use x\.to\(torch\.float64\)"):
         GCN(IN, 8, OUT).double()(graph, torch.ones(NODES, IN))
