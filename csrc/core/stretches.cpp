@@ -86,7 +86,7 @@ GW_API int gw_stretches_fill(const gw_adjacency* adj, int64_t width, int64_t cou
           const int32_t first = int32_t(s * columns);
           const int64_t length = lengths[s * all_rows + row];
           uint16_t* const out = to[size_t(s)];
-          for (int64_t k2 = 0; k2 < length; ++k2) out[k2] = uint16_t(ids[begin + k2] - first);
+          for (int64_t at = 0; at < length; ++at) out[at] = uint16_t(ids[begin + at] - first);
           to[size_t(s)] += length, begin += length;
         }
         ++row;

@@ -200,8 +200,8 @@ class Trainer(TrainerFacts):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuses copies: memory that is recorded, threads and an open run folder are one trainer's alone."""
         raise TypeError(
-            "Trainer: expected no copy or pickle of a trainer; another one, of copy.deepcopy(trainer.model), goes on "
-            "from there by load_state_dict(trainer.state_dict())"
+            "Trainer: expected no copy or pickle of a trainer; a new one of copy.deepcopy(trainer.model) continues by "
+            "load_state_dict(trainer.state_dict())"
         )
 
     def _set_up(self, given: TrainerOptions, mode: str | None) -> None:
