@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "5cc4d80acad2c7b7"
+HASH = "830aaa5ec93300b3"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -444,9 +444,9 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_spmm_f64": (_Adjacency, _P, _I64, _I64, _P, _P, _F64, _I32, _I32, _P, _P, _I64),
     "gw_spmm_bf16": (_Adjacency, _P, _I64, _I64, _P, _P, _F64, _P, _I32, _Epilogue, _I32, _P, _I32, _I32, _P, _I64),
     "gw_spmm_f32_bf16": (_Adjacency, _P, _I64, _I64, _P, _P, _F64, _P, _I32, _Epilogue, _I32, _P, _P, _I64),
-    "gw_spmm_max_f32": (_Adjacency, _P, _I64, _I64, _I32, _P, _I64, _P, _I64),
-    "gw_spmm_max_f64": (_Adjacency, _P, _I64, _I64, _I32, _P, _I64, _P, _I64),
-    "gw_spmm_max_bf16": (_Adjacency, _P, _I64, _I64, _I32, _P, _I64, _P, _I64),
+    "gw_spmm_max_f32": (_Adjacency, _P, _I64, _I64, _I32, _P, _P, _I64, _P, _I64),
+    "gw_spmm_max_f64": (_Adjacency, _P, _I64, _I64, _I32, _P, _P, _I64, _P, _I64),
+    "gw_spmm_max_bf16": (_Adjacency, _P, _I64, _I64, _I32, _P, _P, _I64, _P, _I64),
     "gw_spmm_max_grad_f32": (_Adjacency, _P, _I64, _P, _I64, _I64, _P, _I64),
     "gw_spmm_max_grad_f64": (_Adjacency, _P, _I64, _P, _I64, _I64, _P, _I64),
     "gw_spmm_max_grad_bf16": (_Adjacency, _P, _I64, _P, _I64, _I64, _P, _I64),

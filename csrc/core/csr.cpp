@@ -22,6 +22,7 @@ void compress_coo(int64_t num_edges, const K* rows, const K* cols, int64_t num_r
     return compress(entries, num_edges, num_rows, no_payload{}, indptr, indices, static_cast<uint8_t*>(nullptr));
   if (edge_ids) return compress(entries, num_edges, num_rows, position_payload<I>{}, indptr, indices, edge_ids);
   offsets_of_sorted(rows, num_edges, num_rows, indptr);
+  if (static_cast<const void*>(indices) == static_cast<const void*>(cols)) return;
   parallel_ranges(num_edges, int64_t{1} << 16, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) indices[p] = I(cols[p]);
   });
@@ -118,7 +119,8 @@ GW_API int gw_ids_require(int32_t wide, int64_t n, const void* ids, int64_t boun
 }
 
 // Compresses edges (rows[e], cols[e]) by row. edge_ids may be null: if rows
-// ascend they are the positions, else nobody asks. Ids are checked.
+// ascend they are the positions, else nobody asks. Ids are checked. `indices` may be `cols` where rows ascend and ids
+// are as wide.
 GW_API int gw_coo_to_csr(int32_t wide_in, int64_t num_edges, const void* rows, const void* cols, int64_t num_rows,
                          int64_t num_cols, int32_t wide_out, int64_t* indptr, void* indices, void* edge_ids) {
   return gw::guarded([&] {

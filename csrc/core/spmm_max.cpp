@@ -8,25 +8,26 @@ namespace {
 void check(const gw_adjacency* adj, int64_t width) {
   gw::require(adj && adj->num_rows >= 0 && adj->num_cols >= 0 && adj->num_edges >= 0 && width >= 0,
               "spmm_max: expected an adjacency and a width >= 0");
-  gw::require((adj->indptr || adj->num_rows == 0) && (adj->indices || adj->num_edges == 0),
+  gw::require((adj->indptr || adj->num_rows == 0) && (adj->indices || adj->stretches || adj->num_edges == 0),
               "spmm_max: expected indptr and indices, got null");
 }
 
 template <class E, class Index>
 void extremum(const gw_adjacency& adj, const typename E::stored* x, int64_t ldx, int64_t width, bool minimum,
-              typename E::stored* y, int64_t ldy, void* arg, int64_t ldarg) {
-  const int ahead = gw::prefetch_distance(adj.num_cols, std::min<int64_t>(256, width * int64_t(sizeof(*x))));
-  gw::spmm_extremum<E, Index>(adj, {x, ldx, ahead, minimum, y, ldy, static_cast<Index*>(arg), ldarg}, width);
+              typename E::stored* panel, typename E::stored* y, int64_t ldy, void* arg, int64_t ldarg) {
+  const int64_t widest = panel ? gw::widest_panel<E> : 256 / int64_t(sizeof(*x));
+  const int ahead = gw::prefetch_distance(adj.num_cols, std::min(widest, width) * int64_t(sizeof(*x)));
+  gw::spmm_extremum<E, Index>(adj, {x, ldx, ahead, minimum, y, ldy, static_cast<Index*>(arg), ldarg, panel}, width);
 }
 
 template <class E>
 int run(const gw_adjacency* adj, const typename E::stored* x, int64_t ldx, int64_t width, int32_t minimum,
-        typename E::stored* y, int64_t ldy, void* arg, int64_t ldarg) {
+        typename E::stored* panel, typename E::stored* y, int64_t ldy, void* arg, int64_t ldarg) {
   return gw::guarded([&] {
     check(adj, width);
     if (width == 0 || adj->num_rows == 0) return;
     gw::with_id_type(adj->wide != 0, [&](auto id) {
-      extremum<E, decltype(id)>(*adj, x, ldx, width, minimum != 0, y, ldy, arg, ldarg);
+      extremum<E, decltype(id)>(*adj, x, ldx, width, minimum != 0, panel, y, ldy, arg, ldarg);
     });
   });
 }
@@ -55,19 +56,20 @@ int run_grad(const gw_adjacency* adj, const void* arg, int64_t ldarg, const type
 extern "C" {
 
 // y[i] = elementwise maximum (`minimum`: minimum) of x[j] over j in row i, 0 for an empty row. `arg`, as wide as
-// indices or null: the column of the first edge that attains it, -1 for an empty row.
+// indices or null: the column of the first edge that attains it, -1 for an empty row. `panel`: null, or room for
+// num_cols rows of 192 bytes, as gw_spmm_f32 has it.
 GW_API int gw_spmm_max_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, int32_t minimum,
-                           float* y, int64_t ldy, void* arg, int64_t ldarg) {
-  return run<gw::f32>(adj, x, ldx, width, minimum, y, ldy, arg, ldarg);
+                           float* panel, float* y, int64_t ldy, void* arg, int64_t ldarg) {
+  return run<gw::f32>(adj, x, ldx, width, minimum, panel, y, ldy, arg, ldarg);
 }
 #ifndef GW_ONLY_F32
 GW_API int gw_spmm_max_f64(const gw_adjacency* adj, const double* x, int64_t ldx, int64_t width, int32_t minimum,
-                           double* y, int64_t ldy, void* arg, int64_t ldarg) {
-  return run<gw::f64>(adj, x, ldx, width, minimum, y, ldy, arg, ldarg);
+                           double* panel, double* y, int64_t ldy, void* arg, int64_t ldarg) {
+  return run<gw::f64>(adj, x, ldx, width, minimum, panel, y, ldy, arg, ldarg);
 }
 GW_API int gw_spmm_max_bf16(const gw_adjacency* adj, const uint16_t* x, int64_t ldx, int64_t width, int32_t minimum,
-                            uint16_t* y, int64_t ldy, void* arg, int64_t ldarg) {
-  return run<gw::bf16>(adj, x, ldx, width, minimum, y, ldy, arg, ldarg);
+                            uint16_t* panel, uint16_t* y, int64_t ldy, void* arg, int64_t ldarg) {
+  return run<gw::bf16>(adj, x, ldx, width, minimum, panel, y, ldy, arg, ldarg);
 }
 #endif
 

@@ -153,16 +153,19 @@ GW_API int gw_sparse_dropout_f32(const gw_adjacency* adj, const float* values, i
                             out);
 }
 GW_API int gw_spmm_max_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, int32_t minimum,
-                           float* y, int64_t ldy, void* arg, int64_t ldarg) {
-  return gw::call_first_use(first_use_table[20], &gw_spmm_max_f32, adj, x, ldx, width, minimum, y, ldy, arg, ldarg);
+                           float* panel, float* y, int64_t ldy, void* arg, int64_t ldarg) {
+  return gw::call_first_use(first_use_table[20], &gw_spmm_max_f32, adj, x, ldx, width, minimum, panel, y, ldy, arg,
+                            ldarg);
 }
 GW_API int gw_spmm_max_f64(const gw_adjacency* adj, const double* x, int64_t ldx, int64_t width, int32_t minimum,
-                           double* y, int64_t ldy, void* arg, int64_t ldarg) {
-  return gw::call_first_use(first_use_table[21], &gw_spmm_max_f64, adj, x, ldx, width, minimum, y, ldy, arg, ldarg);
+                           double* panel, double* y, int64_t ldy, void* arg, int64_t ldarg) {
+  return gw::call_first_use(first_use_table[21], &gw_spmm_max_f64, adj, x, ldx, width, minimum, panel, y, ldy, arg,
+                            ldarg);
 }
 GW_API int gw_spmm_max_bf16(const gw_adjacency* adj, const uint16_t* x, int64_t ldx, int64_t width, int32_t minimum,
-                            uint16_t* y, int64_t ldy, void* arg, int64_t ldarg) {
-  return gw::call_first_use(first_use_table[22], &gw_spmm_max_bf16, adj, x, ldx, width, minimum, y, ldy, arg, ldarg);
+                            uint16_t* panel, uint16_t* y, int64_t ldy, void* arg, int64_t ldarg) {
+  return gw::call_first_use(first_use_table[22], &gw_spmm_max_bf16, adj, x, ldx, width, minimum, panel, y, ldy, arg,
+                            ldarg);
 }
 GW_API int gw_spmm_max_grad_f32(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const float* dy,
                                 int64_t lddy, int64_t width, float* dx, int64_t lddx) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <stdexcept>
+#include <utility>
 
 namespace program {
 
@@ -11,15 +12,25 @@ void require_size(const char* what, int64_t expected, int64_t got) {
                            ", which this program was written for, got " + std::to_string(got));
 }
 
-Numbers<int32_t> read_ids(const Npz& file, const std::string& name, int64_t bound) {
-  Numbers<int32_t> ids(size_t(file.array(name).count()));
-  if (file.read_below(name, bound, ids.data())) return ids;
+std::vector<Numbers<int32_t>> read_id_rows(const Npz& file, const std::string& name, int64_t rows, int64_t bound) {
+  const auto width = size_t(file.array(name).count() / rows);
+  std::vector<Numbers<int32_t>> found;
+  std::vector<int32_t*> to;
+  for (int64_t row = 0; row < rows; ++row) found.emplace_back(width);
+  for (Numbers<int32_t>& ids : found) to.push_back(ids.data());
+  if (file.read_below(name, bound, to)) return found;
   const Numbers<int64_t> wide = file.read<int64_t>(name);
-  for (const int64_t id : wide)
-    if (id < 0 || id >= bound)
+  for (size_t i = 0; i < wide.size(); ++i) {
+    if (wide[i] < 0 || wide[i] >= bound)
       throw std::runtime_error(name + ": expected ids in [0, " + std::to_string(bound) + "), got " +
-                               std::to_string(id));
-  return {wide.begin(), wide.end()};
+                               std::to_string(wide[i]));
+    found[i / width][i % width] = int32_t(wide[i]);
+  }
+  return found;
+}
+
+Numbers<int32_t> read_ids(const Npz& file, const std::string& name, int64_t bound) {
+  return std::move(read_id_rows(file, name, 1, bound)[0]);
 }
 
 Numbers<int64_t> read_labels(const Npz& file, int64_t nodes, int64_t classes) {

@@ -13,6 +13,8 @@ namespace program {
 void require_size(const char* what, int64_t expected, int64_t got);
 // Ids in [0, bound).
 Numbers<int32_t> read_ids(const Npz& file, const std::string& name, int64_t bound);
+// The same of a matrix of so many rows, each by itself.
+std::vector<Numbers<int32_t>> read_id_rows(const Npz& file, const std::string& name, int64_t rows, int64_t bound);
 // Class ids, -1 for none; floats that are whole numbers count.
 Numbers<int64_t> read_labels(const Npz& file, int64_t nodes, int64_t classes);
 // Several labels or numbers a node: float32 [nodes, columns], those that are not known not a number. Several labels are

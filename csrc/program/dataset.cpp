@@ -24,9 +24,8 @@ Graph read_graph(const Npz& file, int64_t nodes, bool numbered) {
   }
   const Array ends = file.array("edge_index");
   if (ends.shape.size() != 2 || ends.shape[0] != 2) throw std::runtime_error("edge_index: expected two rows");
-  const Numbers<int32_t> both = read_ids(file, "edge_index", nodes);
-  const auto edges = int64_t(both.size() / 2);
-  return Graph::from_edges(both.data(), both.data() + edges, edges, nodes, numbered);
+  std::vector<Numbers<int32_t>> rows = read_id_rows(file, "edge_index", 2, nodes);
+  return Graph::from_edges(std::move(rows[0]), std::move(rows[1]), nodes, numbered);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "kernels.h"
 
 extern "C" {
+GW_API int gw_ids_summary(int32_t wide, int64_t n, const void* ids, int64_t* low, int64_t* high, int32_t* ascending);
 GW_API int gw_coo_to_csr(int32_t wide_in, int64_t num_edges, const void* rows, const void* cols, int64_t num_rows,
                          int64_t num_cols, int32_t wide_out, int64_t* indptr, void* indices, void* edge_ids);
 GW_API int gw_csr_transpose(const gw_adjacency* a, int32_t payload_bytes, const void* payload_in, int64_t* indptr,
@@ -40,7 +41,7 @@ gw_adjacency Compressed::native() const {
           num_cols,
           num_edges(),
           indptr.data(),
-          indices.data(),
+          indices.empty() ? nullptr : indices.data(),
           edge_ids.empty() ? nullptr : edge_ids.data(),
           0,
           stretches ? &stretches->native : nullptr};
@@ -72,26 +73,21 @@ Graph::Graph(Form by_dst, Form by_src, int64_t num_src, int64_t num_dst, bool sq
   forms_->numbered = numbered;
 }
 
-namespace {
-
-// Edges came by destination already: without numbers each has that of its place.
-bool in_order(const Numbers<int32_t>& edge_ids) {
-  for (size_t place = 0; place < edge_ids.size(); ++place)
-    if (edge_ids[place] != int32_t(place)) return false;
-  return true;
-}
-
-}  // namespace
-
-Graph Graph::from_edges(const int32_t* src, const int32_t* dst, int64_t num_edges, int64_t num_nodes, bool numbered) {
+Graph Graph::from_edges(Numbers<int32_t> src, Numbers<int32_t> dst, int64_t num_nodes, bool numbered) {
+  const auto num_edges = int64_t(dst.size());
+  int64_t low = 0, high = 0;
+  int32_t ascending = 1;
+  if (num_edges > 0) check(gw_ids_summary(0, num_edges, dst.data(), &low, &high, &ascending));
   auto made = std::make_shared<Compressed>();
   made->num_cols = num_nodes;
   made->indptr.resize(size_t(num_nodes) + 1);
-  made->indices.resize(size_t(num_edges));
-  if (numbered) made->edge_ids.resize(size_t(num_edges));
-  check(gw_coo_to_csr(0, num_edges, dst, src, num_nodes, num_nodes, 0, made->indptr.data(), made->indices.data(),
-                      numbered ? made->edge_ids.data() : nullptr));
-  if (in_order(made->edge_ids)) Numbers<int32_t>().swap(made->edge_ids);  // gives its memory back
+  // Edges that come by destination stay where they are, and each has the number of its place.
+  Numbers<int32_t>& columns = ascending ? src : made->indices;
+  columns.resize(size_t(num_edges));
+  if (numbered && !ascending) made->edge_ids.resize(size_t(num_edges));
+  check(gw_coo_to_csr(0, num_edges, dst.data(), src.data(), num_nodes, num_nodes, 0, made->indptr.data(),
+                      columns.data(), made->edge_ids.empty() ? nullptr : made->edge_ids.data()));
+  if (ascending) made->indices = std::move(src);
   return {made, nullptr, num_nodes, num_nodes, true, numbered};
 }
 
@@ -215,7 +211,7 @@ Graph Graph::take_dst(const Numbers<int64_t>& rows, bool loops) const {
 }
 
 void Graph::in_degrees(float* out) const {
-  if (const Form& form = forms_->by[side_]) {
+  if (const Form& form = forms_->by[side_] ? forms_->by[side_] : forms_->loose[side_]) {
     for (int64_t row = 0; row < form->num_rows(); ++row)
       out[row] = float(form->indptr[size_t(row) + 1] - form->indptr[size_t(row)]);
     return;
@@ -237,12 +233,18 @@ Form Graph::summed() const {
 }
 
 gw_adjacency Graph::in_edges() const {
-  gw_adjacency native = summed()->native();
+  const Form form = summed();
+  form->is_read = true;
+  gw_adjacency native = form->native();
   native.edge_ids = nullptr;
   return native;
 }
 
-gw_adjacency Graph::in_edges_in_order() const { return full(side_)->native(); }
+gw_adjacency Graph::in_edges_in_order() const {
+  const Form form = full(side_);
+  form->is_read = true;
+  return form->native();
+}
 
 gw_adjacency Graph::out_edges_side_by_side() const {
   Form& form = forms_->side_by_side[1 - side_];
@@ -250,7 +252,17 @@ gw_adjacency Graph::out_edges_side_by_side() const {
     form = full(1 - side_);
     if (!columns_ascend(*form)) form = transposed(*transposed(*form, true), true);
   }
+  form->is_read = true;
   return form->native();
+}
+
+void Graph::drop_unread() const {
+  for (const auto* forms : {&forms_->by, &forms_->loose, &forms_->side_by_side})
+    for (const Form& form : *forms)
+      if (form && !form->is_read) {
+        Numbers<int32_t>().swap(form->indices);
+        Numbers<int32_t>().swap(form->edge_ids);
+      }
 }
 
 }  // namespace program

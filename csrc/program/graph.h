@@ -23,12 +23,13 @@ struct Stretches {
 struct Compressed {
   int64_t num_cols = 0;
   Numbers<int64_t> indptr;
-  Numbers<int32_t> indices;
-  Numbers<int32_t> edge_ids;                           // empty: position p is edge p, or nobody asks
+  mutable Numbers<int32_t> indices;
+  mutable Numbers<int32_t> edge_ids;                   // empty: position p is edge p, or nobody asks
   mutable std::shared_ptr<const Stretches> stretches;  // null: not made
+  mutable bool is_read = false;                        // row by row, by what outlives the making of graphs
 
   [[nodiscard]] int64_t num_rows() const { return int64_t(indptr.size()) - 1; }
-  [[nodiscard]] int64_t num_edges() const { return int64_t(indices.size()); }
+  [[nodiscard]] int64_t num_edges() const { return indptr.empty() ? 0 : indptr.back(); }
   [[nodiscard]] gw_adjacency native() const;
 };
 using Form = std::shared_ptr<const Compressed>;
@@ -41,8 +42,7 @@ bool columns_ascend(const Compressed& a);
 class Graph {
  public:
   // Edges src[e] -> dst[e]. Unless they are `numbered`, no form of this graph, or of one made of it, has their numbers.
-  static Graph from_edges(const int32_t* src, const int32_t* dst, int64_t num_edges, int64_t num_nodes,
-                          bool numbered = true);
+  static Graph from_edges(Numbers<int32_t> src, Numbers<int32_t> dst, int64_t num_nodes, bool numbered = true);
   // Rows are sources.
   static Graph from_csr(Numbers<int64_t> indptr, Numbers<int32_t> indices, bool numbered = true);
   // Rows are destinations; not copied, and shared with other graphs.
@@ -61,7 +61,7 @@ class Graph {
   [[nodiscard]] gw_adjacency in_edges() const;
   // The same with edge numbers in the order of the source, for maxima; of a numbered graph.
   [[nodiscard]] gw_adjacency in_edges_in_order() const;
-  // Both, with the edges by so many stretches of sources as well, unless these do not ascend within rows.
+  // Both, with the edges by so many stretches of sources alone, unless these do not ascend within rows.
   [[nodiscard]] gw_adjacency in_edges_by_stretches(int64_t count) const;
   [[nodiscard]] gw_adjacency in_edges_in_order_by_stretches(int64_t count) const;
   // Edges by source, for what flows back along those above.
@@ -69,6 +69,8 @@ class Graph {
   [[nodiscard]] gw_adjacency out_edges_in_order() const { return reverse().in_edges_in_order(); }
   // The same with parallel ones side by side, for the gradient of maxima; of a numbered graph.
   [[nodiscard]] gw_adjacency out_edges_side_by_side() const;
+  // Gives the memory of edges back that none of the above reads row by row. No graph is made of this one after it.
+  void drop_unread() const;
 
  private:
   struct Forms;

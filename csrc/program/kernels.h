@@ -16,7 +16,7 @@ GW_API int gw_spmm_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int
                        const gw_epilogue_f32* stages, int32_t prefetch, float* panel, int32_t plain, float* y,
                        int64_t ldy);
 GW_API int gw_spmm_max_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, int32_t minimum,
-                           float* y, int64_t ldy, void* arg, int64_t ldarg);
+                           float* panel, float* y, int64_t ldy, void* arg, int64_t ldarg);
 GW_API int gw_spmm_max_grad_f32(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const float* dy,
                                 int64_t lddy, int64_t width, float* dx, int64_t lddx);
 GW_API int gw_gemm_nn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* w, int64_t ldw,
@@ -144,8 +144,9 @@ inline void sparse_matmul(const gw_adjacency& structure, const float* values, co
 enum class Extremum { maximum, minimum };
 
 // y = largest (smallest) row over in-edges by element, arg = where each comes from, unless null.
-inline void spmm_max(const gw_adjacency& edges, const Matrix& x, const Matrix& y, int32_t* arg, Extremum kind) {
-  check(gw_spmm_max_f32(&edges, x.at, x.cols, x.cols, kind == Extremum::minimum, y.at, y.cols, arg, y.cols));
+inline void spmm_max(const gw_adjacency& edges, const Matrix& x, const Matrix& y, int32_t* arg, Extremum kind,
+                     float* panel = nullptr) {
+  check(gw_spmm_max_f32(&edges, x.at, x.cols, x.cols, kind == Extremum::minimum, panel, y.at, y.cols, arg, y.cols));
 }
 
 // dx = what spmm_max sends back; `out_edges` lists parallel edges side by side.

@@ -393,30 +393,34 @@ void Npz::read(const std::string& name, T* out) const {
   stream.finish();
 }
 
-bool Npz::read_below(const std::string& name, int64_t bound, int32_t* out) const {
+bool Npz::read_below(const std::string& name, int64_t bound, const std::vector<int32_t*>& out) const {
   Stream stream(*file_, file_->member(name));
   const Array found = read_header(stream, name);
   if (is_by_column(found)) return false;
   std::atomic<bool> fits{bound <= INT32_MAX + int64_t{1}};
   const auto miss = [&] { fits.store(false, std::memory_order_relaxed); };
-  if (is_stored_as<int32_t>(found)) {
-    const auto body = [&](uint64_t begin, const void*, uint64_t many) {
-      const int32_t* ids = out + begin / sizeof(int32_t);
-      bool is_odd = false;  // no exit in between, so that the loop is made of vectors
-      for (uint64_t i = 0; i < many / sizeof(int32_t); ++i) is_odd |= ids[i] < 0 || ids[i] >= bound;
-      if (is_odd) miss();
-    };
-    stream.read_pieces(bytes_of(found.count(), sizeof(int32_t)), body, out);
-  } else {
-    read_numbers(stream, found, Put([&](int64_t begin, const auto* numbers, int64_t many) {
-                   bool is_odd = false;
-                   for (int64_t i = 0; i < many; ++i) {
-                     const auto id = int64_t(numbers[i]);
-                     is_odd |= id < 0 || id >= bound;
-                     out[begin + i] = int32_t(id);
-                   }
-                   if (is_odd) miss();
-                 }));
+  Array part = found;
+  part.shape = {found.count() / int64_t(out.size())};
+  for (int32_t* const to : out) {
+    if (is_stored_as<int32_t>(found)) {
+      const auto body = [&](uint64_t begin, const void*, uint64_t many) {
+        const int32_t* ids = to + begin / sizeof(int32_t);
+        bool is_odd = false;  // no exit in between, so that the loop is made of vectors
+        for (uint64_t i = 0; i < many / sizeof(int32_t); ++i) is_odd |= ids[i] < 0 || ids[i] >= bound;
+        if (is_odd) miss();
+      };
+      stream.read_pieces(bytes_of(part.count(), sizeof(int32_t)), body, to);
+    } else {
+      read_numbers(stream, part, Put([&](int64_t begin, const auto* numbers, int64_t many) {
+                     bool is_odd = false;
+                     for (int64_t i = 0; i < many; ++i) {
+                       const auto id = int64_t(numbers[i]);
+                       is_odd |= id < 0 || id >= bound;
+                       to[begin + i] = int32_t(id);
+                     }
+                     if (is_odd) miss();
+                   }));
+    }
   }
   stream.finish();
   return fits;

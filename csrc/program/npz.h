@@ -37,8 +37,9 @@ class Npz {
   // The numbers, converted, row by row; `out` has room for count().
   template <class T>
   void read(const std::string& name, T* out) const;
-  // Ids below `bound` <= 2^31, row by row; false where others are among them, or columns lie side by side.
-  [[nodiscard]] bool read_below(const std::string& name, int64_t bound, int32_t* out) const;
+  // Ids below `bound` <= 2^31, row by row, in as many equal parts as there are in `out`; false where others are among
+  // them, or columns lie side by side.
+  [[nodiscard]] bool read_below(const std::string& name, int64_t bound, const std::vector<int32_t*>& out) const;
   template <class T>
   [[nodiscard]] Numbers<T> read(const std::string& name) const {
     Numbers<T> out(size_t(array(name).count()));

@@ -13,6 +13,16 @@ namespace program {
 
 namespace {
 
+// Where stretches can be made, edges are read by them alone.
+gw_adjacency by_stretches(const Compressed& form) {
+  gw_adjacency native = form.native();
+  if (native.stretches)
+    native.indices = native.edge_ids = nullptr;
+  else
+    form.is_read = true;
+  return native;
+}
+
 void cut_into_stretches(const Compressed& form, int64_t count) {
   if (form.stretches) return;
   constexpr int64_t width = 1;  // of products that are cut alike; those of many edges are for every width
@@ -44,13 +54,17 @@ void cut_into_stretches(const Compressed& form, int64_t count) {
 }  // namespace
 
 gw_adjacency Graph::in_edges_by_stretches(int64_t count) const {
-  cut_into_stretches(*summed(), count);
-  return in_edges();
+  const Form form = summed();
+  cut_into_stretches(*form, count);
+  gw_adjacency native = by_stretches(*form);
+  native.edge_ids = nullptr;
+  return native;
 }
 
 gw_adjacency Graph::in_edges_in_order_by_stretches(int64_t count) const {
-  cut_into_stretches(*full(side_), count);
-  return in_edges_in_order();
+  const Form form = full(side_);
+  cut_into_stretches(*form, count);
+  return by_stretches(*form);
 }
 
 }  // namespace program

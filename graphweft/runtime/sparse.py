@@ -220,7 +220,8 @@ def spmm_max(
     x, width = _by_rows(x), x.size(1)
     y = empty((adj.num_rows, width), x.dtype)
     arg = empty((adj.num_rows, width), adj.indices.dtype) if want_arg else None
-    source, target = (x.data_ptr(), x.stride(0), width, minimum), (y.data_ptr(), y.stride(0))
+    panel = _native.pointer(_panel(adj, width, x.dtype, must=False))
+    source, target = (x.data_ptr(), x.stride(0), width, minimum, panel), (y.data_ptr(), y.stride(0))
     _SPMM_MAX[x.dtype](adj.native, *source, *target, None if arg is None else arg.data_ptr(), width)
     return y, arg
 

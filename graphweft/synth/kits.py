@@ -70,9 +70,9 @@ endif()
 file(GLOB sources core/*.cpp support/*.cpp)
 """
 
-_SOON = """# What works on ids, files and text is no faster with more optimisation than this, and compiles sooner.
-file(GLOB soon main.cpp core/csr.cpp core/memory.cpp core/structure.cpp)
-foreach(name arrays dataset edge_weights graph memory npz report weights)
+_SOON = """# What works on files and text is no faster with more optimisation than this, and compiles sooner.
+file(GLOB soon main.cpp core/memory.cpp)
+foreach(name arrays dataset edge_weights graph memory report weights)
   file(GLOB found support/${name}.cpp)
   list(APPEND soon ${found})
 endforeach()

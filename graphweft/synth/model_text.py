@@ -197,8 +197,6 @@ def _when(buffer: Buffer) -> str:
 def _constructor(steps: Steps) -> str:
     lines = ["Model::Model(const Dataset& data, uint64_t seed) : state_(std::make_unique<State>(data)) {"]
     body = ["State& s = *state_;"]
-    if "x" in steps.table.buffers:
-        body.append(f"data.read_features(s.x.at, {str(steps.plans.is_normalized).lower()});")
     if "loop_weight" in steps.table.buffers:
         body.append("data.read_loop_weights(s.loop_weight.at);")
     if steps.plans.rows is not None:
@@ -207,9 +205,8 @@ def _constructor(steps: Steps) -> str:
         else:
             body += ["for (const int64_t row : s.train)", "  s.train_labels.insert(s.train_labels.end(),"]
             body[-1] += " s.labels.data() + row * classes, s.labels.data() + (row + 1) * classes);"
-    if steps.prepare:
-        body += ["", "// Computed once."]
-        body += statements(steps.prepare, steps)
+    if steps.prepare or "x" in steps.table.buffers:
+        body += _prepared(steps)
     body += ["", "// Weights, in the order in which the library draws them; the arena is zero."]
     body.append("Generator draws(seed);")
     for name in steps.plans.fans:
@@ -219,6 +216,29 @@ def _constructor(steps: Steps) -> str:
         body.append(f"std::fill_n(s.{steps.parameters[name].name}.at, {steps.parameters[name].count}, 1.0f);")
     body += ["", *_updates(steps)]
     return "\n".join([*lines, *indented(body), "}", "", "Model::~Model() = default;", ""])
+
+
+def _prepared(steps: Steps) -> list[str]:
+    """Statements that are computed once, and where features are read and edges that nobody reads any more are dropped.
+
+    Features are read behind the statements that ask a graph, where those need none, so that what graphs take while they
+    are made is free by then.
+    """
+    asks, reads = re.compile(rf"\b(?:{'|'.join(('graph', *steps.graphs))})\.\w+\("), re.compile(r"\bx\b")
+    later = [*steps.forward, *steps.backward, *steps.evaluation]
+    drops = any("_by_stretches" in form for _, form in steps.forms.values())
+    drops = drops and not any(asks.search(line) for made in later for line in made.lines)
+    asking = [i for i, made in enumerate(steps.prepare) if any(map(asks.search, made.lines))]
+    end = asking[-1] + 1 if asking and drops else 0
+    of_graphs = steps.prepare[:end]
+    features = [f"data.read_features(s.x.at, {str(steps.plans.is_normalized).lower()});"]
+    features = features if "x" in steps.table.buffers else []
+    first = any(reads.search(line) for made in of_graphs for line in made.lines)
+    body = ["", "// Computed once.", *(features if first else []), *statements(of_graphs, steps)]
+    if drops:
+        body += ["// Edges that are read by stretches alone lie in no other order any more."]
+        body += [f"s.{name}.drop_unread();" for name in ("graph", *steps.graphs)]
+    return [*body, *([] if first else features), *statements(steps.prepare[end:], steps)]
 
 
 def _updates(steps: Steps) -> list[str]:

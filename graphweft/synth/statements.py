@@ -129,12 +129,14 @@ def _call(name: str, *arguments: str) -> str:
 def _spmm(call: KernelCall, scene: Scene) -> list[str]:
     _only(call, "graph", "x", "src_scale", "weight", "self_factor")
     graph, x = _value(call, "graph"), _value(call, "x")
-    if call.reading("weight") is not None:
-        edges, weights = scene.weighted(graph, _value(call, "weight"))
-    else:
-        edges, weights = scene.read_often(graph, "in_edges"), ""
     source, out = scene.matrix(x), scene.made(call, "out")
     then, panel = _epilogue(call, scene), scene.panel(graph, x)
+    if call.reading("weight") is not None:
+        edges, weights = scene.weighted(graph, _value(call, "weight"))
+    elif call.reading("src_scale") is not None and not panel:  # looked up for each edge
+        edges, weights = scene.edges(graph, "in_edges"), ""
+    else:
+        edges, weights = scene.read_often(graph, "in_edges"), ""
     scale = scene.numbers(_value(call, "src_scale")) if call.reading("src_scale") is not None else ""
     by = f", {scene.numbers(_value(call, 'self_factor'))}" if call.reading("self_factor") is not None else ""
     stages = [f"self({float(call.get('self_coef'))!r}{by})"] if call.get("self_coef") else []
@@ -147,10 +149,11 @@ def _spmm(call: KernelCall, scene: Scene) -> list[str]:
 
 
 def _spmm_max(call: KernelCall, scene: Scene) -> list[str]:
-    edges, x = scene.read_often(_value(call, "graph"), "in_edges_in_order"), scene.matrix(_value(call, "x"))
+    graph, x = _value(call, "graph"), _value(call, "x")
+    edges, source = scene.read_often(graph, "in_edges_in_order"), scene.matrix(x)
     arg = "nullptr" if call.writing("arg") is None else scene.made(call, "arg")
     kind = "Extremum::minimum" if call.get("minimum") else "Extremum::maximum"
-    return [_call("spmm_max", edges, x, scene.made(call, "out"), arg, kind)]
+    return [_call("spmm_max", edges, source, scene.made(call, "out"), arg, kind, scene.panel(graph, x))]
 
 
 def _spmm_max_grad(call: KernelCall, scene: Scene) -> list[str]:

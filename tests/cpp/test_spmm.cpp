@@ -135,7 +135,7 @@ data::graph rows_in_order() {
 
 TEST(ordered_entries_have_the_bits_of_whole_rows) {
   data::graph g = rows_in_order();
-  for (const int64_t width : {7, 16, 32, 33, 48, 64}) {
+  for (const int64_t width : {1, 7, 16, 32, 33, 48, 64}) {
     const int64_t ldy = width + 2;
     const bool with_panel = width == 64;
     std::vector<float> x = data::floats(g.num_cols * width, 1), bias = data::floats(width, 3);
@@ -143,10 +143,11 @@ TEST(ordered_entries_have_the_bits_of_whole_rows) {
     const ordered entries(g.view(), with_panel ? 32 : width, 5);
     CHECK(entries.made == 1);
     CHECK(*std::max_element(entries.behind.begin(), entries.behind.end()) >= 0);
-    std::vector<float> y[2], sums[2];
-    for (const int at_hand : {0, 1}) {
+    std::vector<float> y[3], sums[3];
+    for (const int at_hand : {0, 1, 2}) {
       gw_adjacency view = g.view();
       if (at_hand) view.stretches = &entries.native;
+      if (at_hand == 2) view.indices = nullptr;  // edges lie in no other order
       y[at_hand].assign(size_t(span(g.num_rows, width, ldy)), 0.0f), sums[at_hand].assign(size_t(width), -7.0f);
       gw_epilogue_f32 stages{};
       stages.bias = bias.data();
@@ -155,7 +156,20 @@ TEST(ordered_entries_have_the_bits_of_whole_rows) {
                         data::pointer(panel), 0, y[at_hand].data(), ldy) == 0);
     }
     CHECK(y[0] == y[1] && sums[0] == sums[1]);
+    CHECK(y[0] == y[2] && sums[0] == sums[2]);
   }
+}
+
+TEST(edges_by_stretches_alone_are_not_read_by_row) {
+  data::graph g = rows_in_order();
+  const ordered entries(g.view(), 32, 5);
+  gw_adjacency view = g.view();
+  view.stretches = &entries.native, view.indices = nullptr;
+  std::vector<float> x = data::floats(g.num_cols * 32, 1), scale = data::floats(g.num_cols, 2), y(x.size(), -7.0f);
+  // A factor of each source, which is looked up by edge.
+  CHECK(gw_spmm_f32(&view, x.data(), 32, 32, nullptr, scale.data(), 0, nullptr, 0, nullptr, -1, nullptr, 0, y.data(),
+                    32) != 0);
+  CHECK(std::string(gw_last_error()).find("by stretches alone") != std::string::npos);
 }
 
 TEST(entries_are_read_by_the_adjacency_that_they_were_made_for) {
@@ -243,18 +257,19 @@ void check_extrema(data::graph& g, bool at_hand) {
       for (size_t at = 0; special && at < x.size(); ++at)
         if (at % 7 == 0 || at % size_t(width) == 3) x[at] = at % 5 == 0 ? inf : -inf;
       for (size_t at = 0; special && at < x.size(); at += 997) x[at] = nan;
-      for (const bool minimum : {false, true})
-        for (const bool winners : {false, true}) {
-          std::vector<float> y(size_t(g.num_rows * width), -7.0f);
-          std::vector<int32_t> arg(winners ? y.size() : 0, -7);
-          const ordered entries(g.view(), width, 5);
-          CHECK(entries.made == at_hand);
-          gw_adjacency view = g.view();
-          if (at_hand) view.stretches = &entries.native;
-          CHECK(gw_spmm_max_f32(&view, x.data(), width, width, minimum, y.data(), width, data::pointer(arg), width) ==
-                0);
-          check_extremum(g, x, width, minimum, y, arg);
-        }
+      for (const int choice : {0, 1, 2, 3, 4, 5, 6, 7}) {
+        const bool minimum = choice & 1, winners = choice & 2, copied = choice & 4;
+        std::vector<float> panel(copied ? size_t(g.num_cols * 48) : 0), y(size_t(g.num_rows * width), -7.0f);
+        std::vector<int32_t> arg(winners ? y.size() : 0, -7);
+        const ordered entries(g.view(), width, 5);
+        CHECK(entries.made == at_hand);
+        gw_adjacency view = g.view();
+        if (at_hand) view.stretches = &entries.native;
+        if (at_hand && copied) view.indices = nullptr;  // edges lie in no other order
+        CHECK(gw_spmm_max_f32(&view, x.data(), width, width, minimum, data::pointer(panel), y.data(), width,
+                              data::pointer(arg), width) == 0);
+        check_extremum(g, x, width, minimum, y, arg);
+      }
     }
 }
 
@@ -276,7 +291,7 @@ TEST(extremum_and_its_gradient) {
       std::vector<float> x = data::floats(g->num_cols * width, 1), y(size_t(g->num_rows * width), -7.0f);
       std::vector<int32_t> arg(size_t(g->num_rows * width), -7);
       const gw_adjacency view = g->view();
-      CHECK(gw_spmm_max_f32(&view, x.data(), width, width, 0, y.data(), width, arg.data(), width) == 0);
+      CHECK(gw_spmm_max_f32(&view, x.data(), width, width, 0, nullptr, y.data(), width, arg.data(), width) == 0);
       check_extremum(*g, x, width, false, y, arg);
       // Every row as a source: its gradient is what the destinations in its row route to it.
       std::vector<float> dx(size_t(g->num_rows * width), -7.0f);

@@ -49,6 +49,22 @@ def test_extremum_on_the_zoo(name, wide, dtype):
             assert none is None and torch.equal(without, y)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("width", [300, 417])
+def test_extremum_of_wide_rows_that_are_copied_part_by_part(width, dtype):
+    layout = Layout.of(power_law_edges(8000, 60_000, seed=5))
+    assert sparse.wants_panel(layout.num_cols, layout.num_edges, width * dtype.itemsize)
+    x = features(8000, width, dtype)
+    x[torch.arange(0, 8000, 7), torch.arange(0, 8000, 7) % width] = float("nan")
+    for minimum in (False, True):
+        y, arg = sparse.spmm_max(layout, x, minimum=minimum)
+        want, want_arg = expected(layout, x, minimum)
+        np.testing.assert_array_equal(y.double().numpy(), want)
+        np.testing.assert_array_equal(arg.numpy(), want_arg)
+        without, _ = sparse.spmm_max(layout, x, minimum=minimum, want_arg=False)
+        assert torch.equal(without.nan_to_num(9e9), y.nan_to_num(9e9))
+
+
 @pytest.mark.parametrize("width", [0, 1, 16, 31, 32, 33, 64, 100, 201])
 def test_extremum_at_every_width(width):
     layout = Layout.of(power_law_edges(300, 4000, seed=3))

@@ -32,6 +32,6 @@ struct gw_adjacency {
   const void* indices;                      // [num_edges] int32 or int64 (wide)
   const void* edge_ids;                     // [num_edges], as wide as indices; null: position p is edge p
   int32_t wide;                             // 1: indices and edge_ids are int64
-  const gw_stretches* stretches = nullptr;  // null: not made
+  const gw_stretches* stretches = nullptr;  // null: not made; without `indices` they are all there is
 };
 }

@@ -238,14 +238,13 @@ id_summary summarize_ids(const K* ids, int64_t n) {
   constexpr int64_t grain = int64_t{1} << 18;
   std::vector<id_summary> parts(size_t((n + grain - 1) / grain));
   parallel_ranges(n, grain, [&](int64_t begin, int64_t end) {
-    K low = ids[begin], high = ids[begin];
-    bool falls = begin > 0 && ids[begin] < ids[begin - 1];
-    for (int64_t p = begin; p < end; ++p) {
+    K low = ids[begin], high = ids[begin], falls = begin > 0 && ids[begin] < ids[begin - 1];
+    for (int64_t p = begin + 1; p < end; ++p) {  // as wide as ids, so that the loop is made of vectors
       low = std::min(low, ids[p]);
       high = std::max(high, ids[p]);
+      falls |= K(ids[p] < ids[p - 1]);
     }
-    for (int64_t p = begin + 1; p < end; ++p) falls |= ids[p] < ids[p - 1];
-    parts[size_t(begin / grain)] = {int64_t(low), int64_t(high), !falls};
+    parts[size_t(begin / grain)] = {int64_t(low), int64_t(high), falls == 0};
   });
   id_summary all;
   for (const id_summary& part : parts) {

@@ -281,11 +281,11 @@ GW_API int gw_spmm_f32_bf16(const gw_adjacency* adj, const float* x, int64_t ldx
                             const float* src_scale, double self_coef, const float* self_factor, int32_t mean,
                             const gw_epilogue_f32* stages, int32_t prefetch, uint16_t* panel, float* y, int64_t ldy);
 GW_API int gw_spmm_max_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, int32_t minimum,
-                           float* y, int64_t ldy, void* arg, int64_t ldarg);
+                           float* panel, float* y, int64_t ldy, void* arg, int64_t ldarg);
 GW_API int gw_spmm_max_f64(const gw_adjacency* adj, const double* x, int64_t ldx, int64_t width, int32_t minimum,
-                           double* y, int64_t ldy, void* arg, int64_t ldarg);
+                           double* panel, double* y, int64_t ldy, void* arg, int64_t ldarg);
 GW_API int gw_spmm_max_bf16(const gw_adjacency* adj, const uint16_t* x, int64_t ldx, int64_t width, int32_t minimum,
-                            uint16_t* y, int64_t ldy, void* arg, int64_t ldarg);
+                            uint16_t* panel, uint16_t* y, int64_t ldy, void* arg, int64_t ldarg);
 GW_API int gw_spmm_max_grad_f32(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const float* dy,
                                 int64_t lddy, int64_t width, float* dx, int64_t lddx);
 GW_API int gw_spmm_max_grad_f64(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const double* dy,

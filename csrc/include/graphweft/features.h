@@ -3,8 +3,10 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
+#include <type_traits>
 
 #include "graphweft/csr.h"
 
@@ -60,9 +62,17 @@ void require_finite(const T* values, int64_t n) {
   constexpr int64_t grain = int64_t{1} << 16;
   std::vector<uint8_t> bad(size_t((n + grain - 1) / grain), 0);
   parallel_ranges(n, grain, [&](int64_t begin, int64_t end) {
-    bool any = false;
-    for (int64_t p = begin; p < end; ++p) any |= !(std::fabs(values[p]) <= std::numeric_limits<T>::max());
-    bad[size_t(begin / grain)] = any;
+    // Bits without the sign ascend with the size, and those of infinities and NaNs are above all others.
+    using bits = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
+    bits most = 0;
+    for (int64_t p = begin; p < end; ++p) {
+      bits one;
+      std::memcpy(&one, values + p, sizeof one);
+      most = std::max<bits>(most, one & std::numeric_limits<bits>::max());
+    }
+    T largest;
+    std::memcpy(&largest, &most, sizeof largest);
+    bad[size_t(begin / grain)] = !std::isfinite(largest);
   });
   for (size_t chunk = 0; chunk < bad.size(); ++chunk) {
     if (!bad[chunk]) continue;

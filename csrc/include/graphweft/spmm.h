@@ -4,10 +4,9 @@
 //
 // The tile of the output row stays in registers while its neighbours stream by. Rows of x that lie in memory are
 // brought into the second-level cache some hundred edges ahead, of this row or the next ones: only that cache has
-// enough requests in flight to hide the latency. A wide x is first copied, panel by panel of 128 bytes a row, so that
-// the random reads of one pass fall into N * 128 bytes that the shared cache can hold. The panel may hold bfloat16 rows
-// of a float x, half the bytes; sums stay float. Coefficients that need a look-up (weights by edge id, source scale)
-// are gathered once per piece, so the inner loop has no branch on them.
+// enough requests in flight to hide the latency. A wide x is first copied, panel by panel (panel.h), which may hold
+// bfloat16 rows of a float x, half the bytes; sums stay float. Coefficients that need a look-up (weights by edge id,
+// source scale) are gathered once per piece, so the inner loop has no branch on them.
 #pragma once
 
 #include <type_traits>
@@ -16,6 +15,7 @@
 #include "graphweft/bf16_pairs.h"
 #include "graphweft/epilogue.h"
 #include "graphweft/id_type.h"
+#include "graphweft/panel.h"
 #include "graphweft/reduce.h"
 #include "graphweft/row_stream.h"
 #include "graphweft/stretches.h"
@@ -42,44 +42,6 @@ struct spmm_operands {
   float* wide = nullptr;  // in place of y where bfloat16 rows are summed into float ones
 };
 
-// Columns of a panel: two cache lines of a row; the last one takes up to a line more, as a pass over all edges for the
-// few columns of a remainder would cost as much as one for a whole panel.
-template <class P>
-inline constexpr int panel_width = 128 / int(sizeof(typename P::stored));
-template <class P>
-inline constexpr int widest_panel = panel_width<P> / 2 * 3;
-
-template <class P>
-int64_t next_panel(int64_t rest) {
-  return rest <= widest_panel<P> ? rest : panel_width<P>;
-}
-
-// The columns [begin, end) of x, times `scale` where there is one, in the panel; returns its elements from row to row.
-template <class E, class P>
-int64_t fill_panel(const spmm_operands<E, P>& o, int64_t rows, const typename E::real* scale, int64_t begin,
-                   int64_t end) {
-  using held = typename P::stored;
-  constexpr int64_t line = 64 / int64_t(sizeof(held));
-  const int64_t pitch = (end - begin + line - 1) / line * line;
-  parallel_ranges(rows, 4096, [&](int64_t row, int64_t last) {
-    for (; row < last; ++row) {
-      for_each_tile<4, E::lanes>(begin, end, [&](auto v, auto full, int64_t col, int tail) {
-        constexpr int vectors = decltype(v)::value;
-        constexpr bool whole = decltype(full)::value;
-        typename E::vec t[vectors];
-        tile_io<E, vectors, whole>::load(o.x + row * o.ldx + col, tail, t);
-        if (scale)
-          for (auto& part : t) part *= scale[row];
-        if constexpr (std::is_same_v<E, P>)
-          tile_io<E, vectors, whole>::store(o.panel + row * pitch + (col - begin), tail, t);
-        else
-          P::store(o.panel + row * pitch + (col - begin), t);
-      });
-    }
-  });
-  return pitch;
-}
-
 template <class E, class P, class Index, bool Weighted>
 class spmm_op {
  public:
@@ -105,7 +67,7 @@ class spmm_op {
 
   // Copies the columns [begin, end) of x, times the source scale, to the panel and reads them there from now on.
   void use_panel(int64_t begin, int64_t end) {
-    ldx_ = fill_panel<E, P>(o_, adj_.num_cols, folds_scale() ? o_.src_scale : nullptr, begin, end);
+    ldx_ = fill_panel<E, P>(o_.x, o_.ldx, adj_.num_cols, folds_scale() ? o_.src_scale : nullptr, begin, end, o_.panel);
     x_ = o_.panel - begin;
   }
 
@@ -300,7 +262,7 @@ template <class Index, class Op, class E, class P>
 bool spmm_by_stretches(Op& op, const gw_adjacency& adj, const spmm_operands<E, P>& o, int64_t begin, int64_t end,
                        const balanced_pieces& shares) {
   constexpr int vectors = std::min(64 / E::lanes, 8);
-  if (end - begin > vectors * E::lanes || !keeps_sums(o)) return false;
+  if (!keeps_sums(o)) return false;
   return reduce_in_stretches<vectors, Index>(op, adj, begin, end, shares,
                                              (end - begin) * int64_t(sizeof(typename E::stored)));
 }
@@ -314,10 +276,12 @@ void spmm_rows(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int
   const bool in_parts = operands.panel || (may_stretch && keeps_sums(operands) &&
                                            (has_stretches(adj, shares) || stretch_columns<Index>(adj, 128) > 0));
   for (int64_t begin = 0, end; begin < width; begin = end) {
-    end = in_parts ? begin + next_panel<P>(width - begin) : width;
+    const int64_t rest = width - begin;
+    end = begin + (!in_parts ? rest : may_stretch ? next_stretched<P>(rest) : next_panel<P>(rest));
     if (operands.panel) op.use_panel(begin, end);
     if constexpr (may_stretch)
-      if (spmm_by_stretches<Index>(op, adj, operands, begin, end, shares)) continue;
+      if (in_parts && spmm_by_stretches<Index>(op, adj, operands, begin, end, shares)) continue;
+    require(adj.indices || adj.num_edges == 0, "spmm: expected edges by row, got them by stretches alone");
     reduce_rows(op, adj, begin, end, shares);
   }
   if constexpr (std::is_same_v<typename E::real, float>) {

@@ -9,7 +9,7 @@ inline void check_spmm(const gw_adjacency* adj, int64_t width) {
   require(adj && adj->num_rows >= 0 && adj->num_cols >= 0 && adj->num_edges >= 0 && width >= 0,
           "spmm: expected an adjacency and a width >= 0");
   require(adj->indptr || adj->num_rows == 0, "spmm: expected indptr, got null");
-  require(adj->indices || adj->num_edges == 0, "spmm: expected indices, got null");
+  require(adj->indices || adj->stretches || adj->num_edges == 0, "spmm: expected indices, got null");
 }
 
 // A coefficient times a number that is read now, where there is one.

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "graphweft/panel.h"
 #include "graphweft/reduce.h"
 #include "graphweft/row_stream.h"
 #include "graphweft/stretches.h"
@@ -37,6 +38,21 @@ GW_INLINE bool any_lane(Ids lanes) {
 #endif
 }
 
+// The larger of two numbers, lane by lane; b where one of them is a NaN. All lanes are asked for by a mask: GCC warns
+// of what its plain form leaves undefined.
+template <class Vec>
+GW_INLINE Vec larger(Vec a, Vec b) {
+#if defined(__AVX512VL__)
+  if constexpr (sizeof(a[0]) == 4) return Vec(_mm512_maskz_max_ps(__mmask16(-1), __m512(a), __m512(b)));
+  if constexpr (sizeof(a[0]) == 8) return Vec(_mm512_maskz_max_pd(__mmask8(-1), __m512d(a), __m512d(b)));
+#elif defined(__AVX2__)
+  if constexpr (sizeof(a[0]) == 4) return Vec(_mm256_max_ps(__m256(a), __m256(b)));
+  if constexpr (sizeof(a[0]) == 8) return Vec(_mm256_max_pd(__m256d(a), __m256d(b)));
+#else
+  return a > b ? a : b;
+#endif
+}
+
 template <class E, class Index>
 struct extremum_operands {
   using stored = typename E::stored;
@@ -48,6 +64,7 @@ struct extremum_operands {
   int64_t ldy;
   Index* arg;  // [num_rows, width], or null
   int64_t ldarg;
+  stored* panel;  // room for num_cols rows of widest_panel elements, or null: x is read in place
 };
 
 // y[i, f] = max (`minimum`: min) over j in row i of x[j, f], 0 for an empty row; arg[i, f] = the column of the first
@@ -70,9 +87,17 @@ class extremum_op {
       : adj_(adj),
         o_(operands),
         columns_(static_cast<const Index*>(adj.indices)),
+        x_(o_.x),
+        ldx_(o_.ldx),
         slot_stride_((width + 15) / 16 * 16),
         values_(size_t(checked_mul(shares.num_slots(), slot_stride_))),
         args_(Arg ? values_.size() : 0) {}
+
+  // Copies the columns [begin, end) of x to the panel and reads them there from now on.
+  void use_panel(int64_t begin, int64_t end) {
+    ldx_ = fill_panel<E, E>(o_.x, o_.ldx, adj_.num_cols, nullptr, begin, end, o_.panel);
+    x_ = o_.panel - begin;
+  }
 
   struct scratch {
     int64_t last_edge;
@@ -84,7 +109,7 @@ class extremum_op {
    public:
     tile(const extremum_op& op, const scratch& s, int64_t col, int tail)
         : op_(op),
-          x_(op.o_.x + col, op.o_.ldx * int64_t(sizeof(stored)), op.columns_, op.o_.prefetch, s.last_edge),
+          x_(op.x_ + col, op.ldx_ * int64_t(sizeof(stored)), op.columns_, op.o_.prefetch, s.last_edge),
           sign_(ids{} + (op.o_.minimum ? std::numeric_limits<lane_id<E>>::min() : 0)),
           col_(col),
           tail_(tail) {}
@@ -101,20 +126,20 @@ class extremum_op {
     GW_INLINE void gather(int64_t row, int64_t begin, int64_t end) {
       if (begin == end) return;
       const int64_t row_begin = holds_column ? 0 : op_.adj_.indptr[row];
-      ids nan{};
+      vec noted{};
       begin_at(id_of(begin, row_begin));
-      x_.visit(begin, end, [&](int64_t p, const char* at) GW_INLINE_LAMBDA { take(at, id_of(p, row_begin), nan); });
-      if (any_lane(nan)) take_nan(end - begin, begin - row_begin, [&](int64_t k) { return op_.columns_[begin + k]; });
+      x_.visit(begin, end, [&](int64_t p, const char* at) GW_INLINE_LAMBDA { take(at, id_of(p, row_begin), noted); });
+      if (is_nan(noted)) take_nan(end - begin, begin - row_begin, [&](int64_t k) { return op_.columns_[begin + k]; });
     }
 
     // Edges from `begin` on whose columns are below `bound`. Where they end.
     GW_INLINE int64_t gather_below(int64_t begin, int64_t end, int64_t bound) {
       static_assert(holds_column, "a row that goes on does not know where it began");
-      ids nan{};
+      vec noted{};
       int64_t p = begin;
       if (p < end) begin_at(id_of(p, 0));
-      for (; p < end && int64_t(op_.columns_[p]) < bound; ++p) take(x_.at(op_.columns_[p]), id_of(p, 0), nan);
-      if (any_lane(nan)) take_nan(p - begin, 0, [&](int64_t k) { return op_.columns_[begin + k]; });
+      for (; p < end && int64_t(op_.columns_[p]) < bound; ++p) take(x_.at(op_.columns_[p]), id_of(p, 0), noted);
+      if (is_nan(noted)) take_nan(p - begin, 0, [&](int64_t k) { return op_.columns_[begin + k]; });
       return p;
     }
 
@@ -122,10 +147,11 @@ class extremum_op {
       static_assert(holds_column, "a row that goes on does not know where it began");
       if (count == 0) return;
       const char* const from = x_.at(first);
-      ids nan{};
+      vec noted{};
       begin_at(ids{} + lane_id<E>(first + columns[0]));
-      for (int64_t k = 0; k < count; ++k) take(x_.after(from, columns[k]), ids{} + lane_id<E>(first + columns[k]), nan);
-      if (any_lane(nan)) take_nan(count, 0, [&](int64_t k) { return first + columns[k]; });
+      for (int64_t k = 0; k < count; ++k)
+        take(x_.after(from, columns[k]), ids{} + lane_id<E>(first + columns[k]), noted);
+      if (is_nan(noted)) take_nan(count, 0, [&](int64_t k) { return first + columns[k]; });
     }
 
     void save(int64_t slot) const {
@@ -197,17 +223,20 @@ class extremum_op {
       if constexpr (Arg) arg_[v] = better ? id : arg_[v];
     }
 
-    // Keeps the larger of what is held and the edge's values. A NaN is not larger; it is noted by one comparison for
-    // all vectors, where infinities of both signs look alike.
-    GW_INLINE void take(const char* at, ids id, ids& nan) {
+    // Keeps the larger of what is held and the edge's values. A NaN is not larger: it is noted in a sum over all
+    // vectors and edges, where infinities of both signs look alike.
+    GW_INLINE void take(const char* at, ids id, vec& noted) {
       vec sum{};
       for (int v = 0; v < V; ++v) {
         const vec value = turn(tile_io<E, V, Full>::load(reinterpret_cast<const stored*>(at), v, tail_));
         sum = v == 0 ? value : sum + value;
-        keep_where(value > best_[v], v, value, id);
+        if constexpr (Arg) arg_[v] = value > best_[v] ? id : arg_[v];
+        best_[v] = larger(value, best_[v]);
       }
-      nan |= sum != sum;
+      noted += sum;
     }
+
+    static GW_INLINE bool is_nan(vec noted) { return any_lane(ids(noted != noted)); }
 
     // The first NaN of each lane among `count` edges from the columns column(k), which are edges `at` + k of their row,
     // where the lane has none yet. It works on a copy, as a tile whose address is known to a function does not stay in
@@ -278,38 +307,38 @@ class extremum_op {
   const gw_adjacency& adj_;
   const extremum_operands<E, Index> o_;
   const Index* columns_;
+  const stored* x_;  // x or the panel, such that column c of row j is at x_[j * ldx_ + c]
+  int64_t ldx_;
   int64_t slot_stride_;
   mutable std::vector<real> values_;  // slots of cut rows; each is written by one piece
   mutable std::vector<lane_id<E>> args_;
 };
 
-// Reduces all columns by stretches, 128 bytes of a row at a time and a line more for the last few, where stretches pay;
-// false: nothing is done.
-template <class E, class Index, class Op>
-bool extremum_by_stretches(Op& op, const gw_adjacency& adj, int64_t width, const balanced_pieces& shares) {
-  constexpr int64_t size = sizeof(typename E::stored), part = 128 / size;
+template <class E, class Index, bool Arg>
+void spmm_extremum(const gw_adjacency& adj, const extremum_operands<E, Index>& operands, int64_t width) {
+  constexpr bool may_stretch = std::is_same_v<E, f32> && sizeof(Index) == sizeof(lane_id<E>);
   constexpr int vectors = std::min(64 / E::lanes, 8);
-  constexpr int64_t widest = std::min<int64_t>(part / 2 * 3, vectors * E::lanes);
-  if (!has_stretches(adj, shares) && stretch_columns<Index>(adj, std::min(width, part) * size) == 0) return false;
+  constexpr int64_t size = sizeof(typename E::stored), part = panel_width<E>;
+  const balanced_pieces shares(adj, width);
+  extremum_op<E, Index, Arg> op(adj, operands, width, shares);
+  const bool in_parts =
+      operands.panel ||
+      (may_stretch && (has_stretches(adj, shares) || stretch_columns<Index>(adj, std::min(width, part) * size) > 0));
   for (int64_t begin = 0, end; begin < width; begin = end) {
-    end = width - begin <= widest ? width : begin + part;
-    if (!reduce_in_stretches<vectors, Index>(op, adj, begin, end, shares, (end - begin) * size))
-      reduce_rows(op, adj, begin, end, shares);
+    const int64_t rest = width - begin;
+    end = begin + (!in_parts ? rest : may_stretch ? next_stretched<E>(rest) : next_panel<E>(rest));
+    if (operands.panel) op.use_panel(begin, end);
+    if constexpr (may_stretch)
+      if (in_parts && reduce_in_stretches<vectors, Index>(op, adj, begin, end, shares, (end - begin) * size)) continue;
+    require(adj.indices || adj.num_edges == 0, "spmm_max: expected edges by row, got them by stretches alone");
+    reduce_rows(op, adj, begin, end, shares);
   }
-  return true;
 }
 
 template <class E, class Index>
 void spmm_extremum(const gw_adjacency& adj, const extremum_operands<E, Index>& operands, int64_t width) {
-  constexpr bool may_stretch = std::is_same_v<E, f32> && sizeof(Index) == sizeof(lane_id<E>);
-  const balanced_pieces shares(adj, width);
-  const auto run = [&](auto with_arg) {
-    extremum_op<E, Index, decltype(with_arg)::value> op(adj, operands, width, shares);
-    if constexpr (may_stretch)
-      if (extremum_by_stretches<E, Index>(op, adj, width, shares)) return;
-    reduce_rows(op, adj, 0, width, shares);
-  };
-  operands.arg ? run(std::true_type{}) : run(std::false_type{});
+  operands.arg ? spmm_extremum<E, Index, true>(adj, operands, width)
+               : spmm_extremum<E, Index, false>(adj, operands, width);
 }
 
 template <class E, class Index>

@@ -25,6 +25,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "graphweft/panel.h"
 #include "graphweft/reduce.h"
 
 namespace gw {
@@ -168,12 +169,19 @@ void reduce_by_stretches(Op& op, const gw_adjacency& adj, int64_t begin, int64_t
   merge_cut_rows(op, begin, end, shares);
 }
 
+// Columns of the next tile that is reduced by stretches, of `rest` that are left and as vectors of E.
+template <class E>
+int64_t next_stretched(int64_t rest) {
+  constexpr int64_t widest = std::min<int64_t>(widest_panel<E>, 8 * E::lanes);
+  return rest <= widest ? rest : panel_width<E>;
+}
+
 // Reduces the columns [begin, end), one tile of at most `Vectors` vectors of which a row has `row_bytes` bytes, by
-// stretches where they pay; false: nothing is done.
+// stretches where they pay, or where edges lie in no other order; false: nothing is done.
 template <int Vectors, class Index, class Op>
 bool reduce_in_stretches(Op& op, const gw_adjacency& adj, int64_t begin, int64_t end, const balanced_pieces& shares,
                          int64_t row_bytes) {
-  if (has_stretches(adj, shares) && adj.num_cols * row_bytes > own_cache_bytes) {
+  if (has_stretches(adj, shares) && (!adj.indices || adj.num_cols * row_bytes > own_cache_bytes)) {
     reduce_by_entries<Vectors>(op, adj, begin, end, shares);
     return true;
   }

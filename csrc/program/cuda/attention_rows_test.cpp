@@ -66,7 +66,7 @@ void test_score(const char* name) {
     src[e] = int32_t(draws() % nodes);
     dst[e] = int32_t(e < 500 ? 7 : draws() % (nodes - 5));  // one node with many, some without
   }
-  const Graph graph = Graph::from_edges(src.data(), dst.data(), int64_t(src.size()), nodes);
+  const Graph graph = Graph::from_edges(src, dst, nodes);
   const gw_adjacency edges = graph.in_edges_in_order(), back = graph.out_edges_in_order();
   const int64_t last = S == Score::add2 ? 1 : nodes;  // rows of b
   const Heads settings{heads, channels, S == Score::add2 ? 0.2 : 0.4, 0.0, 0, 0};

@@ -16,7 +16,7 @@ void test_attention() {
     src[e] = int32_t(draws() % nodes);
     dst[e] = int32_t(e < 700 ? 7 : draws() % (nodes - 5));  // one node with many, some without
   }
-  const Graph graph = Graph::from_edges(src.data(), dst.data(), int64_t(src.size()), nodes);
+  const Graph graph = Graph::from_edges(src, dst, nodes);
   const gw_adjacency edges = graph.in_edges_in_order(), back = graph.out_edges_in_order();
   const auto* ids = static_cast<const int32_t*>(edges.indices);
   const Heads settings{heads, channels, 0.2, 0.0, 0, 0};

@@ -15,7 +15,7 @@ void test_edges() {
     src[e] = int32_t(draws() % nodes);
     dst[e] = int32_t(e < 1000 ? 7 : draws() % (nodes - 5));  // one node with many, some without
   }
-  const Graph graph = Graph::from_edges(src.data(), dst.data(), int64_t(src.size()), nodes);
+  const Graph graph = Graph::from_edges(src, dst, nodes);
   const gw_adjacency edges = graph.in_edges_in_order();
   const auto* ids = static_cast<const int32_t*>(edges.indices);
   Table x(nodes, width), values(1, int64_t(src.size())), factor(nodes, 1), y(nodes, width, false);

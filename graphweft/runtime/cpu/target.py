@@ -76,7 +76,7 @@ class _Cpu(Target):
         return True
 
     def scratch(self, call: KernelCall, sizes: Sizes) -> int:
-        """Products over many rows copy part of each row before: of wide ones, and of those that are rounded.
+        """Sums and extrema over many rows copy part of each row before: of wide ones, and of those that are rounded.
 
         Those of sparse rows with dropout draw it before, and those by their columns turn the rows of a batch around.
         Gradients of attention keep numbers from walk to walk.
@@ -87,8 +87,8 @@ class _Cpu(Target):
         if call.kernel == "attention_grad":
             return attention.scratch(call, sizes)
         graph, x = kinds.get("graph"), kinds.get("x")
-        sums = call.kernel in ("spmm", "spmm_self")
-        if not sums or not isinstance(graph, StructType) or not isinstance(x, TensorType):
+        reduces = call.kernel in ("spmm", "spmm_self", "spmm_max")
+        if not reduces or not isinstance(graph, StructType) or not isinstance(x, TensorType):
             return 0
         columns, row = sizes.rows.get(graph.src, 0), prod(x.dims) * x.dtype.itemsize
         edges = sizes.rows.get(graph.edge, 0)
