@@ -38,6 +38,7 @@ PANEL_ROW = 192  # bytes of a row that one pass over the edges reads, at most, w
 _PANEL_COLUMNS = 32  # of float32, that sums are cut by where rows are copied
 _PANEL_ABOVE = 4 << 20  # bytes of x: what is smaller stays in cache as it is
 _PANEL_REUSE = 6  # edges per row of x: what is read less often is not worth a copy
+_EXTREMA_REUSE = 24  # the same for extrema, which read fewer rows in the time that a copy takes
 _ROUNDED_ABOVE = 1 << 20  # bytes of x: what is smaller stays in a core's own cache
 _ROUNDED_REUSE = 4  # edges per row of x from which rows are rounded once and read in half the bytes
 
@@ -138,13 +139,13 @@ def spmm(
     return out
 
 
-def _panel(adj: Adjacency, width: int, dtype: torch.dtype, must: bool) -> torch.Tensor | None:
+def _panel(adj: Adjacency, width: int, dtype: torch.dtype, must: bool, extrema: bool = False) -> torch.Tensor | None:
     """Room for a copy of up to three cache lines of each row of x, for a product that gains from reading those instead.
 
     ``must``: the product writes over x, or reads it rounded.
     """
     size = dtype.itemsize
-    if not must and not wants_panel(*_stood_for(adj), width * size):
+    if not must and not wants_panel(*_stood_for(adj), width * size, extrema):
         return None
     return empty((adj.num_cols, panel_row(width * size) // size), dtype)
 
@@ -160,10 +161,15 @@ def panel_row(row_bytes: int) -> int:
     return min(PANEL_ROW, -(-row_bytes // 64) * 64)
 
 
-def wants_panel(num_cols: int, num_edges: int, row_bytes: int) -> bool:
-    """Whether a product reads rows that are wide, many, and read often enough to copy part of each before."""
+def wants_panel(num_cols: int, num_edges: int, row_bytes: int, extrema: bool = False) -> bool:
+    """Whether a sum, or ``extrema``, read rows that are wide, many, and read often enough to copy part of each before.
+
+    Example:
+        >>> wants_panel(60_000, 600_000, 1200), wants_panel(60_000, 600_000, 1200, extrema=True)
+        (True, False)
+    """
     is_large = row_bytes > PANEL_ROW and num_cols * row_bytes > _PANEL_ABOVE
-    return is_large and num_edges >= _PANEL_REUSE * num_cols
+    return is_large and num_edges >= (_EXTREMA_REUSE if extrema else _PANEL_REUSE) * num_cols
 
 
 def summed_width(num_cols: int, num_edges: int, width: int) -> int:
@@ -220,7 +226,7 @@ def spmm_max(
     x, width = _by_rows(x), x.size(1)
     y = empty((adj.num_rows, width), x.dtype)
     arg = empty((adj.num_rows, width), adj.indices.dtype) if want_arg else None
-    panel = _native.pointer(_panel(adj, width, x.dtype, must=False))
+    panel = _native.pointer(_panel(adj, width, x.dtype, must=False, extrema=True))
     source, target = (x.data_ptr(), x.stride(0), width, minimum, panel), (y.data_ptr(), y.stride(0))
     _SPMM_MAX[x.dtype](adj.native, *source, *target, None if arg is None else arg.data_ptr(), width)
     return y, arg

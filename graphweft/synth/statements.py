@@ -57,7 +57,7 @@ class Scene(Protocol):
     def slopes(self, graph: Value, kind: Attention, width: int) -> str:
         """The address of room for the gradients of all scores; empty where a backward pass computes them twice."""
 
-    def panel(self, graph: Value, x: Value) -> str:
+    def panel(self, graph: Value, x: Value, extrema: bool = False) -> str:
         """Room for a copy of part of the rows that a product over edges reads; empty where it wants none."""
 
     def weighted(self, graph: Value, value: Value) -> tuple[str, str]:
@@ -153,7 +153,7 @@ def _spmm_max(call: KernelCall, scene: Scene) -> list[str]:
     edges, source = scene.read_often(graph, "in_edges_in_order"), scene.matrix(x)
     arg = "nullptr" if call.writing("arg") is None else scene.made(call, "arg")
     kind = "Extremum::minimum" if call.get("minimum") else "Extremum::maximum"
-    return [_call("spmm_max", edges, source, scene.made(call, "out"), arg, kind, scene.panel(graph, x))]
+    return [_call("spmm_max", edges, source, scene.made(call, "out"), arg, kind, scene.panel(graph, x, extrema=True))]
 
 
 def _spmm_max_grad(call: KernelCall, scene: Scene) -> list[str]:

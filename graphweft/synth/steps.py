@@ -522,14 +522,14 @@ class _Walk:
             return ""
         return f"{self.steps.table.add(f'slopes{self.now}', None, (count,), self.now).name}.at"
 
-    def panel(self, graph: Value, x: Value) -> str:
-        """Room for a copy of part of the rows that a product over edges reads."""
+    def panel(self, graph: Value, x: Value, extrema: bool = False) -> str:
+        """Room for a copy of part of the rows that a sum over edges, or ``extrema``, read."""
         kind, rows = graph.type, self.plans.sizes.rows
         assert isinstance(kind, StructType)
-        return self._panel(rows[kind.src], rows[kind.edge], x.tensor.dims[0])
+        return self._panel(rows[kind.src], rows[kind.edge], x.tensor.dims[0], extrema)
 
-    def _panel(self, columns: int, edges: int, width: int) -> str:
-        if not self._manner.panels or not wants_panel(columns, edges, 4 * width):
+    def _panel(self, columns: int, edges: int, width: int, extrema: bool = False) -> str:
+        if not self._manner.panels or not wants_panel(columns, edges, 4 * width, extrema):
             return ""
         made = self.steps.table.add(f"panel{self.now}", None, (columns, PANEL_ROW // 4), self.now)
         return f"{made.name}.at"

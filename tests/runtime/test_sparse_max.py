@@ -52,8 +52,8 @@ def test_extremum_on_the_zoo(name, wide, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("width", [300, 417])
 def test_extremum_of_wide_rows_that_are_copied_part_by_part(width, dtype):
-    layout = Layout.of(power_law_edges(8000, 60_000, seed=5))
-    assert sparse.wants_panel(layout.num_cols, layout.num_edges, width * dtype.itemsize)
+    layout = Layout.of(power_law_edges(8000, 200_000, seed=5))
+    assert sparse.wants_panel(layout.num_cols, layout.num_edges, width * dtype.itemsize, extrema=True)
     x = features(8000, width, dtype)
     x[torch.arange(0, 8000, 7), torch.arange(0, 8000, 7) % width] = float("nan")
     for minimum in (False, True):

@@ -94,7 +94,8 @@ class _Cpu(Target):
         edges = sizes.rows.get(graph.edge, 0)
         if call.get("rows") == "bf16" and rounds_rows(columns, edges, row):
             return columns * panel_row(row // 2)
-        return columns * panel_row(row) if wants_panel(columns, edges, row) else 0
+        copies = wants_panel(columns, edges, row, call.kernel == "spmm_max")
+        return columns * panel_row(row) if copies else 0
 
     def is_built(self, region: Sequence[Value]) -> bool:
         """Activations and their gradients."""
