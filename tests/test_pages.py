@@ -14,6 +14,7 @@ import pytest
 
 from graphweft import cli
 from graphweft._config import Config
+from graphweft.ir.ops import Op
 
 with contextlib.suppress(ImportError), warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what its import warns of is no failure of an example
@@ -29,6 +30,7 @@ PAGES = {
     "explaining": 12,
     "from_pyg": 25,
     "graphs": 25,
+    "ir": 15,
     "layers": 15,
     "links": 15,
     "message_passing": 15,
@@ -94,6 +96,12 @@ def test_the_page_of_settings_lists_every_setting(root: Path) -> None:
     text = (root / "docs" / "configuration.md").read_text(encoding="utf-8")
     for field in fields(Config):
         assert f"| `{field.name}` |" in text and f"`GRAPHWEFT_{field.name.upper()}`" in text, field.name
+
+
+def test_the_page_of_the_ir_lists_every_operation(root: Path) -> None:
+    text = (root / "docs" / "ir.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z_]+)[(`]", text))
+    assert not {op.name.lower() for op in Op} - named
 
 
 def test_every_page_is_in_the_navigation(root: Path) -> None:
