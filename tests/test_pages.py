@@ -30,6 +30,7 @@ PAGES = {
     "explaining": 12,
     "from_pyg": 25,
     "graphs": 25,
+    "inference": 15,
     "ir": 15,
     "layers": 15,
     "links": 15,
@@ -37,6 +38,7 @@ PAGES = {
     "options": 8,
     "out_of_core": 10,
     "planning": 10,
+    "profiling": 12,
     "programs": 15,
     "sampling": 25,
     "tables": 30,
@@ -47,7 +49,7 @@ PAGES = {
     "unsupervised": 12,
 }
 
-# Tasks of somebody who knows PyTorch Geometric: a name or a word of that library, and where the answer is.
+# Tasks of somebody who knows PyTorch Geometric: a name or a word of the field, and where the answer is.
 TASKS = {
     "GCNConv": "from_pyg",
     "Data": "from_pyg#the-data",
@@ -77,6 +79,29 @@ TASKS = {
     "GNNExplainer": "explaining#with-the-explainers-of-pytorch-geometric",
     "DistributedDataParallel": "distributed#on-several-machines",
     "cuda": "devices",
+    "pandas": "data#from-your-own-arrays",
+    "CSV": "tables",
+    "edge list": "data#what-can-be-read",
+    "edge_features": "training#edge-weights-and-edge-features",
+    "patience": "training#early-stopping",
+    "resume": "training#the-folder-of-a-run",
+    "checkpoint": "training#the-folder-of-a-run",
+    "predict": "inference#all-nodes",
+    "C header": "inference#serve-a-model",
+    "larger than memory": "out_of_core",
+    "memory budget": "training#a-memory-budget",
+    "bfloat16": "training#rows-and-products-in-bfloat16",
+    "curves.png": "training#the-folder-of-a-run",
+    "several labels": "training#labels-losses-and-scores",
+    "regression": "training#labels-losses-and-scores",
+    "loss": "training#your-own-loss-schedule-metrics-and-code",
+    "metrics": "training#your-own-loss-schedule-metrics-and-code",
+    "SparseFeatures": "data#sparse-features",
+    "Perfetto": "profiling#a-trace-of-a-run",
+    "explain": "profiling#what-a-model-compiles-to",
+    "identity": "sampling#samplers-of-your-own",
+    "FallbackWarning": "troubleshooting",
+    "from_dgl": "from_pyg#from-dgl",
 }
 
 
