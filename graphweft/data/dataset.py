@@ -514,7 +514,7 @@ class Dataset(ShownAsTable):
         return replace(self, x=x, features={}, notes=(*self.notes, note))
 
     def row_normalized(self) -> Dataset:
-        """The same dataset with each row of the features divided by the sum of its absolute values, unless that is 0."""
+        """The same dataset with every row of the features divided by the sum of its absolute values, if it is not 0."""
         x = None if self.x is None else row_normalized(self.x)
         features = {node_type: row_normalized(value) for node_type, value in self.features.items()}
         return replace(self, x=x, features=features)
