@@ -97,9 +97,7 @@ class Graph(EdgesByEnds, ShownAsTable):
 
     @classmethod
     def from_adjacency(cls, csc: Adjacency, *, bipartite: bool | None = None) -> Graph:
-        """A graph over a structure that was already checked, whose rows are destinations. Bipartite if the sides
-        differ.
-        """
+        """A graph over a checked structure, whose rows are destinations. Bipartite if the sides differ."""
         square = csc.num_rows == csc.num_cols if bipartite is None else not bipartite
         return cls._make(Forms(csc, None), csc.num_cols, csc.num_rows, square)
 
@@ -108,8 +106,7 @@ class Graph(EdgesByEnds, ShownAsTable):
         """A graph from in-edges: destination i has the sources ``indices[indptr[i] : indptr[i + 1]]``.
 
         Arrays of fitting types are kept, not copied, and must not be changed. Without ``num_src`` the graph is square.
-        ``edge_ids[p]`` is the number of the edge at position p; without it, edges are numbered in the order of
-        ``indices``.
+        ``edge_ids[p]`` is the number of the edge at position p; without it, edges follow ``indices``.
 
         Raises: GraphError, IndexRangeError, DtypeError or ShapeError with the first fault and its position.
 
@@ -122,8 +119,7 @@ class Graph(EdgesByEnds, ShownAsTable):
 
     @classmethod
     def from_ids(cls, src: Any, dst: Any, nodes: Any = None) -> tuple[Graph, NodeIds]:
-        """A graph from ids that are any integers or texts, and the :class:`NodeIds` that map between ids and node
-        numbers.
+        """A graph from ids that are any integers or texts, and the :class:`NodeIds` to map ids and node numbers.
 
         Nodes are numbered in the order of ``nodes``; without it in ascending order of the ids. ``ids[v]`` is the id of
         node v, and ``ids.nodes(id)`` is the number of an id.
@@ -142,8 +138,7 @@ class Graph(EdgesByEnds, ShownAsTable):
     def hetero(cls, edges: Mapping[Relation, Any], num_nodes: Mapping[str, int] | None = None) -> Graph:
         """A typed graph: ``edges[(src_type, name, dst_type)] = (src, dst)`` with ids local to each type.
 
-        The graph is flat: nodes are numbered type after type in the order of ``num_nodes``, edges relation after
-        relation.
+        Nodes are numbered type after type in the order of ``num_nodes``, edges relation after relation.
 
         Example:
             >>> Graph.hetero({("author", "writes", "paper"): ([0, 1], [0, 0])}, {"author": 2, "paper": 3})
@@ -155,9 +150,7 @@ class Graph(EdgesByEnds, ShownAsTable):
 
     @classmethod
     def typed(cls, csc: Adjacency, layout: TypedLayout) -> Graph:
-        """A typed graph over in-edges that were already checked against ``layout``: nodes type after type, ids by
-        relation.
-        """
+        """A typed graph over in-edges that were checked against ``layout``: nodes by type, edge ids by relation."""
         return cls._make(Forms(csc, None), csc.num_rows, csc.num_rows, True, layout)
 
     # Sizes
@@ -280,9 +273,7 @@ class Graph(EdgesByEnds, ShownAsTable):
     # Derived graphs
 
     def reverse(self) -> Graph:
-        """The graph with every edge reversed. Edges keep their numbers, and arrays are shared.
-        ``g.reverse().reverse() is g``.
-        """
+        """The reversed graph. Edges keep their numbers, and arrays are shared. ``g.reverse().reverse() is g``."""
         kept = self._reversed() if isinstance(self._reversed, weakref.ref) else self._reversed
         if kept is not None:
             return kept
@@ -296,8 +287,7 @@ class Graph(EdgesByEnds, ShownAsTable):
         return turned
 
     def without_self_loops(self) -> Graph:
-        """The graph without self-loops; remaining edges are renumbered in order. Returns the graph itself if it has
-        none.
+        """The graph without self-loops, other edges renumbered in order. Returns the graph itself if it has none.
 
         The structure is computed once. ``ndata`` and the rows of ``edata`` are kept.
         """
@@ -315,17 +305,14 @@ class Graph(EdgesByEnds, ShownAsTable):
         return self._no_loops
 
     def with_one_loop(self) -> Graph:
-        """The graph with exactly one edge from every node to itself, after the others; edges are renumbered, without
-        ``edata``.
-        """
+        """The graph with exactly one self-loop at every node, after the other edges; renumbered, without ``edata``."""
         self._require_square("with_one_loop")
         return self._over(edit.concat(self.loopless.csc, edit.loops(self.nodes(), self._num_dst)))
 
     def edge_subgraph(self, keep: Ids) -> Graph:
         """The graph of the edges with these ids, or of a boolean mask, in their order, over the same nodes.
 
-        ``ndata`` and the rows of ``edata`` are kept. An ``edata["id"]`` that was set before has the ids of the
-        remaining edges.
+        ``ndata`` and the rows of ``edata`` are kept. An ``edata["id"]`` that was set before shows which edges remain.
         """
         ids = as_selection("Graph.edge_subgraph", "edge", keep, self.num_edges)
         member = torch.zeros(self.num_edges, dtype=torch.uint8, device="cpu")
@@ -348,8 +335,7 @@ class Graph(EdgesByEnds, ShownAsTable):
         return self._make(forms, self._num_src, self._num_dst, self._is_square, layout)
 
     def add_self_loops(self, *, missing_only: bool = False, fill_value: Any = 1.0) -> Graph:
-        """Adds an edge v -> v for every node v, numbered after the others; with ``missing_only`` only to nodes without
-        one.
+        """Adds an edge v -> v for every node v, after the others; with ``missing_only`` only to nodes without one.
 
         ``ndata`` is kept. ``fill_value`` gives the rows of ``edata`` of the new edges: a number, a row, the "sum",
         "mean", "min" or "max" of the node's in-edges, or a dict of these by name.
@@ -369,14 +355,12 @@ class Graph(EdgesByEnds, ShownAsTable):
         return made
 
     def to_bidirected(self, reduce: str | None = None) -> Graph:
-        """The graph with an edge u -> v if u -> v or v -> u is an edge. Each is there once, numbered by destination,
-        then source.
+        """The graph with an edge u -> v if u -> v or v -> u is an edge, each once, by destination, then source.
 
         ``ndata`` is kept. ``reduce`` merges the rows of ``edata``: "sum", "mean", "min" or "max" over all edges u -> v
         and v -> u (a self-loop counts twice, as in ``A + A.T``), or "drop".
 
-        Raises: GraphError if the graph has ``edata`` and ``reduce`` is not given; DtypeError for a field of another
-        dtype.
+        Raises: GraphError for ``edata`` without ``reduce``; DtypeError for a field of another dtype.
         """
         self._require_square("to_bidirected")
         self._require_untyped("to_bidirected")
