@@ -38,10 +38,8 @@ def prepare(
     split_file: Annotated[
         File, option("split_file", "FILE", "train_idx, val_idx, test_idx or masks, .npz.", "")
     ] = None,
-    num_nodes: Annotated[File, option("num_nodes", "N", "Number of nodes, if no other file shows it.", "")] = None,
-    bidirected: Annotated[
-        bool, switch("--bidirected/--directed", "Add the reverse of every edge of --edge-file.")
-    ] = False,
+    num_nodes: Annotated[File, option("num_nodes", "N", "Number of nodes, if no file shows it.", "")] = None,
+    bidirected: Annotated[bool, switch("--bidirected/--directed", "Add the reverse of every edge.")] = False,
     regression: Annotated[bool, switch("--regression/--classes", "Labels of --y-file are values.")] = False,
     parts: Annotated[str, option("parts", "P", "Number of parts.", "64")] = "64",
     memory: Annotated[
