@@ -240,7 +240,7 @@ class Block(Graph):
         """
         found = derived(self.source, _all_degrees if loops else _degrees)
         if found is None:
-            raise GraphError("degrees: expected a graph without self-loops where a piece of it is read, got some")
+            raise GraphError("degrees: expected a piece of a graph without self-loops, got one with self-loops")
         return found[self.src_ids]
 
     def without_self_loops(self) -> Block:

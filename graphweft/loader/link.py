@@ -419,7 +419,7 @@ def _labels(labels: Any, count: int, negatives: str) -> Tensor:
     given: Tensor = torch.as_tensor(labels).detach().cpu()
     check_rows("LinkLoader edge_label", given, count, "edge")
     if negatives in ("triplet", "in-batch"):
-        raise ConfigError(f"LinkLoader: expected no edge_label with negatives {negatives!r}, got some")
+        raise ConfigError(f"LinkLoader: edge_label cannot be combined with negatives={negatives!r}")
     return given
 
 

@@ -204,7 +204,7 @@ class TrainSpec(LoopOptions, TableOptions):
         self._check_task()
         mode, fanouts = check_mode(self.mode), check_fanouts(self.fanouts)
         if self.sampler.startswith("saint") and fanouts is not None:
-            raise ConfigError(f"fanouts: expected none for sampler {self.sampler}, got {self.fanouts}")
+            raise ConfigError(f"fanouts={self.fanouts} cannot be combined with sampler {self.sampler}")
         per_layer = mode != "full" and self.sampler in ("neighbor", "layer")
         if per_layer and fanouts is not None and len(fanouts) != self.layers:
             raise ConfigError(f"fanouts: expected {self.layers} numbers, one per layer, got {self.fanouts}")
@@ -244,11 +244,11 @@ class TrainSpec(LoopOptions, TableOptions):
         """The task fits the mode, and what belongs to sets of graphs is given with them."""
         check_task(self.task, self.mode)
         if self.task == "unsupervised":
-            raise ConfigError(f"task: expected one of {', '.join(UNSUPERVISED[1:])}, got unsupervised, which is any")
+            raise ConfigError(f"task: expected one of {', '.join(UNSUPERVISED[1:])}, got unsupervised")
         if self.is_unsupervised:
             check_choice("model", self.model, OF_GRAPHS)
             if self.features == "embedding":
-                raise ConfigError(f"features: embedding cannot be combined with task {self.task}; onehot is alike")
+                raise ConfigError(f"features: embedding cannot be combined with task {self.task}; use onehot")
             if self.mode in ("full", "auto"):
                 object.__setattr__(self, "mode", "mini")
         if self.has_graphs:
@@ -259,7 +259,7 @@ class TrainSpec(LoopOptions, TableOptions):
         if self.has_pairs:
             check_choice("model", self.model, OF_GRAPHS)
             if self.features == "embedding":
-                raise ConfigError(f"features: embedding cannot be combined with task {self.task}; degree makes some")
+                raise ConfigError(f"features: embedding cannot be combined with task {self.task}; use degree")
             if self.mode == "auto":  # batches of pairs
                 object.__setattr__(self, "mode", "mini")
         if self.readout != "sum" or self.fold is not None:
@@ -293,7 +293,7 @@ class TrainSpec(LoopOptions, TableOptions):
         if self.macro is not None:
             check_macro_of(self.mode, self.macro)
         if self.quality is not None and self.macro is None:
-            raise ConfigError("quality: expected macro as well, got none")
+            raise ConfigError("quality: expected macro with it, got none")
 
     def _check_propagating(self, mode: str) -> None:
         """These models are compiled as a whole, over all nodes. Raises: ConfigError."""

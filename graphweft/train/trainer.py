@@ -464,7 +464,7 @@ class Trainer(TrainerFacts):
     def _alone(self) -> Iterator[None]:
         """One ``fit`` at a time. Raises: ConfigError within another, of a callback or another thread."""
         if not self._fits.acquire(blocking=False):
-            raise ConfigError("fit: expected no other fit of this trainer under way, got a second one")
+            raise ConfigError("fit: expected one fit of a trainer at a time, got a second one")
         try:
             yield
         finally:

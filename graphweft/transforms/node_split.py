@@ -53,7 +53,7 @@ def split_nodes(
         first = _of_every_class(ds.y, by_class, per_class)
         rows = rows[~torch.isin(rows, first)]
     elif test is None:
-        raise ConfigError("split_nodes: expected per_class where test=None takes what is left, got None")
+        raise ConfigError("split_nodes: expected per_class with test=None, got None")
     rows = rows[permutation(rows.numel(), seed)]
     labelled = by_class.numel()
     val_count = _count("val", val, labelled)
