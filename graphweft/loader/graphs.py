@@ -42,15 +42,15 @@ class Graphs(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GraphBatch:
-    """Some graphs side by side.
+    """A batch of several graphs as one block-diagonal graph.
 
     Attributes:
         graph: All of them in one block-diagonal graph of N nodes and E edges; graphs stay on the CPU.
         x: (N, F) features, or None.
         y: (num_graphs,) or (num_graphs, C) labels.
         ptr: int64 (num_graphs + 1,): graph i has nodes ``ptr[i]`` to ``ptr[i + 1]``.
-        batch: int64 (N,): the graph that each node is of.
-        index: int64 (num_graphs,): which graphs of the set they are.
+        batch: int64 (N,): number of the graph of each node.
+        index: int64 (num_graphs,): numbers of the graphs in the set.
         edge_weight: (E,) weights in the order of ``graph.edges()``, or None.
         edge_attr: (E, K) features in that order, or None.
     """
