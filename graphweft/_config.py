@@ -24,40 +24,40 @@ PRECISIONS = ("float32", "bf16", "int8")
 
 @dataclass(frozen=True)
 class Config:
-    """All settings and their defaults. Each field is also ``GRAPHWEFT_<FIELD>`` in the environment.
+    """All settings and their defaults. The environment variable ``GRAPHWEFT_<FIELD>`` sets a field too.
 
     Attributes:
         opt_level: 0 interpreter, 1 compiled, 2 + reordering and placement, 3 + fusion and hoisting.
         disabled_passes: Names of passes to leave out, comma separated.
-        disabled_kernels: Names of kernels that are not used, comma separated. Their calls run in plain torch, those
-            over edges as generated kernels.
-        cache_dir: Where calibration and compiled kernels are kept. Never inside the package.
-        data_dir: Where ``gw.load`` looks for and stores named datasets.
-        memory: Bytes that values computed once may take; 0 means half of the machine's memory. Also the most bytes
-            of dense rows that are made from sparse features for a function that needs them; 0 means 4 GiB.
-        calibrate: Measure this machine once (sparse threshold, cost model) and remember it.
-        tune: Fit the cost model to the calls of the first training step and choose orders by it from then on. Times
-            differ from run to run, so results may then differ in their last bits between runs. The trainer does it
-            once per model, data and machine and remembers the outcome, so its runs repeat bit for bit.
-        verify: Compare every newly compiled user function with its plain execution, forward and backward, on its first
-            call; a difference is an error.
-        certify: Try every rewrite of a newly compiled program, forward and backward, on small graphs, and leave out
-            one that changes a result by more than rounding, with a warning. It takes some hundredths of a second, once:
-            verdicts are remembered in ``cache_dir``.
-        target: Who runs the kernel calls: "cpu"; "reference", plain torch from the definition of every call; or
-            "null", which counts calls and bytes and returns zeros. Tensors on a CUDA device use "cuda", unless this
-            is "reference".
-        keep_heap: Once a user function has run on large rows, the C library keeps the memory that tensors free for the
-            next step of training, instead of giving it back to the system. This changes the allocator of the whole
-            process, to its end, so it is off unless it is asked for; the command ``graphweft train`` turns it on.
-        forward_products: Products of many float32 rows by a weight in ``forward`` of a :class:`MessagePassing` module
-            run on the kernels of compiled programs, which take half as long as torch's; False leaves them to torch.
-            :func:`gw.explain` says how many there are.
-        precision: "float32", or "bf16": sums over edges read their neighbours' rows rounded to bfloat16, which is half
-            of the bytes, and dense products round both operands to bfloat16 where the processor has matrix tiles for
-            that. Both add up in float32. Features, and in sampled batches what such products make and keep, are stored
-            in bfloat16 where all that reads them takes such rows; parameters and all other operations are float32.
-        rank_timeout: Seconds that a rank waits for another one before it gives up.
+        disabled_kernels: Names of kernels to leave out, comma separated. Their calls run in plain torch, or over edges
+            as generated kernels.
+        cache_dir: Folder of calibration and compiled kernels. Never inside the package.
+        data_dir: Folder in which ``gw.load`` looks for named datasets and stores them.
+        memory: Most bytes of values that are computed once; 0 means half of the machine's memory. Also the most bytes
+            of dense rows that are made from sparse features; 0 means 4 GiB.
+        calibrate: Whether to measure this machine once (sparse threshold, cost model) and store the result.
+        tune: Whether to fit the cost model to the calls of the first training step and to choose orders by it. Times
+            differ between runs, so results may differ in their last bits. The trainer does so once per model, data and
+            machine and stores the outcome, so its runs repeat bit for bit.
+        verify: Whether to compare every newly compiled user function with its plain execution, forward and backward, on
+            its first call. A difference is an error.
+        certify: Whether to try every rewrite of a newly compiled program, forward and backward, on small graphs. A
+            rewrite that changes a result by more than rounding is left out with a warning. This takes some hundredths
+            of a second, once, because verdicts are stored in ``cache_dir``.
+        target: What runs the kernel calls: "cpu"; "reference" for plain torch from the definition of every call; or
+            "null", which counts calls and bytes and returns zeros. Tensors on a CUDA device use "cuda", unless this is
+            "reference".
+        keep_heap: Whether the C library keeps freed memory for the next step, after a user function has run on large
+            rows, in place of returning it to the system. This changes the allocator of the whole process until it ends,
+            so the default is off. ``graphweft train`` turns it on.
+        forward_products: Whether products of many float32 rows by a weight in ``forward`` of a :class:`MessagePassing`
+            module run on the kernels of compiled programs, which take half the time of torch's. :func:`gw.explain`
+            shows how many there are.
+        precision: "float32", or "bf16". With "bf16", sums over edges read rows of neighbours rounded to bfloat16, half
+            of the bytes. Dense products round both operands to bfloat16 if the processor has matrix tiles. Both add up
+            in float32. Features, and in sampled batches the results of such products, are stored in bfloat16 if all
+            their readers take such rows. Parameters and all other operations are float32.
+        rank_timeout: Seconds that a rank waits for another rank before it ends with an error.
     """
 
     opt_level: int = 3

@@ -34,16 +34,16 @@ class DownloadError(GraphWeftError, OSError):
 
 
 class ConfigError(GraphWeftError, ValueError):
-    """An option has a value it cannot take."""
+    """An option has a value that is not allowed."""
 
 
 class MemoryBudgetError(ConfigError):
-    """A run does not fit the memory that it may take.
+    """A run does not fit its memory budget.
 
     Args:
         text: The message, one line.
-        least: Smallest budget in bytes that would do; 0 where it is not known.
-        reached: Bytes that were wanted when the budget was used up, where ``least`` was not known by then; else 0.
+        least: Smallest sufficient budget in bytes; 0 if it is not known.
+        reached: Bytes that were requested when the budget was used up, if ``least`` was not known; else 0.
     """
 
     def __init__(self, text: str, least: int = 0, reached: int = 0) -> None:
@@ -56,7 +56,7 @@ class IRError(GraphWeftError, ValueError):
 
 
 class PassError(GraphWeftError, RuntimeError):
-    """A pass produced a program that does not verify; names the pass and those before it."""
+    """A compiler pass produced a program that does not verify. The message names the pass and those before it."""
 
 
 class NativeError(GraphWeftError, RuntimeError):
@@ -92,7 +92,7 @@ class FieldError(GraphWeftError, KeyError):
 
 
 class UserCodeError(GraphWeftError, RuntimeError):
-    """A user function does something that message passing does not define; names its line."""
+    """A user function does something that message passing does not define. The message names its line."""
 
 
 class DenseSizeError(GraphWeftError, MemoryError):
@@ -100,23 +100,25 @@ class DenseSizeError(GraphWeftError, MemoryError):
 
 
 class DenseFeaturesWarning(UserWarning):
-    """Sparse features were made dense for a function that needs dense rows; gives the function and the size."""
+    """Sparse features were made dense for a function that needs dense rows. The message names the function and the
+    size.
+    """
 
 
 class FallbackWarning(UserWarning):
-    """Something runs in a slower way than intended, such as a function that could not be compiled."""
+    """Code runs in a slower way than intended, such as a function that could not be compiled."""
 
 
 class RecompileWarning(UserWarning):
-    """A user function is compiled again and again because a number that it reads changes between calls."""
+    """A user function is compiled in every call, because a number that it reads changes between calls."""
 
 
 class CertificateWarning(UserWarning):
-    """A compiler pass changed a result on a small graph and is left out of this program, which stays correct."""
+    """A compiler pass changed a result on a small graph and is left out of this program. Results stay correct."""
 
 
 class DataWarning(UserWarning):
-    """Data are used as given, but probably not as intended; names the data and the remedy."""
+    """Data are used as given, but probably not as intended. The message names the data and the remedy."""
 
 
 class UnsteadyWarning(UserWarning):

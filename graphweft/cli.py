@@ -83,7 +83,7 @@ def _root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
 ) -> Action | None:
-    """Trains graph neural networks fast, on graphs of any size, on the hardware at hand."""
+    """Train graph neural networks fast, on graphs of any size."""
     if version:
         sys.stdout.write(f"graphweft {_version()}\n")
         raise typer.Exit(0)
@@ -100,7 +100,7 @@ Json = Annotated[bool, _switch("--json/--no-json", "Answer in JSON.")]
 @takes(flags_of(TrainSpec), first=True)
 def train(
     context: typer.Context,
-    spec: Annotated[str | None, _option("spec", "FILE", "Options as TOML; flags come before them.", "")] = None,
+    spec: Annotated[str | None, _option("spec", "FILE", "Options as TOML; flags override them.", "")] = None,
     seeds: sweeps.Seeds = None,
     as_json: Json = False,
     quiet: Annotated[bool, _switch("--quiet/--no-quiet", "Show no progress.")] = False,
@@ -112,7 +112,7 @@ def train(
     the folders seed-0, seed-1 and so on of --out.
 
     Writes last.pt, best.pt, metrics.jsonl, summary.json and curves.png to --out. An existing run in --out is
-    moved to the subfolder earlier-1. With --resume it continues, with its own options where none are given.
+    moved to the subfolder earlier-1. With --resume it continues; options that are not given are those of the run.
     """
     flags = _given({**options, "seeds": seeds})
     values = flags if spec is None else {**options_of_file(spec, TrainSpec), **flags}
@@ -164,11 +164,11 @@ def bench(
     model: Annotated[str, _option("model", "NAME", "Model: gcn, sage, gin, gat or gatv2.", "gcn")] = "gcn",
     layers: Annotated[str, _option("layers", "N", "Number of layers.", "3")] = "3",
     rounds: Annotated[str, _option("rounds", "N", "Rounds of measurement.", "5")] = "5",
-    epochs: Annotated[str, _option("epochs", "N", "Epochs in a turn.", "10")] = "10",
+    epochs: Annotated[str, _option("epochs", "N", "Epochs per turn.", "10")] = "10",
     out: Annotated[str | None, _option("out", "FILE", "Append the rows to this CSV file.", "")] = None,
     **options: Any,
 ) -> Action:
-    """Time a model, or a layer of yours compiled, against PyTorch Geometric, paired in one run."""
+    """Time a model, or a compiled layer of your own, against PyTorch Geometric, in turns of one run."""
     turns, length, file, timed = _value("rounds", rounds), _value("epochs", epochs), out, layer or model
     values = _given({**options, "layers": layers})
 
@@ -186,17 +186,21 @@ def bench(
 def doctor(
     context: typer.Context,
     network: Annotated[bool, _switch("--network", "Measure latency and bandwidth between ranks.")] = False,
-    calibrate: Annotated[bool, _switch("--calibrate", "Measure what plans are priced by, under a minute.")] = False,
+    calibrate: Annotated[
+        bool, _switch("--calibrate", "Measure the costs that plans use; takes under a minute.")
+    ] = False,
     out: Annotated[str | None, _option("out", "FILE", "calibrate: also write the profile here.", "")] = None,
-    device: Annotated[str | None, _option("device", "NAME", "Check every kernel there, as cuda.", "")] = None,
-    kernels: Annotated[bool, _switch("--compile", "Compile now what is compiled when it is first used.")] = False,
+    device: Annotated[
+        str | None, _option("device", "NAME", "Check every kernel on a device, such as cuda.", "")
+    ] = None,
+    kernels: Annotated[bool, _switch("--compile", "Compile the kernels that are compiled at first use now.")] = False,
     as_json: Json = False,
     **options: Any,
 ) -> Action:
-    """Show what this machine has and lacks; --network: how fast ranks exchange data; --device: its kernels.
+    """Show what this machine has and lacks. --network times exchanges between ranks, --device checks kernels.
 
-    With --calibrate it measures kernels, small runs and the disk, and remembers the profile for plans; with --device
-    it measures there which product of edges and rows is the faster one.
+    --calibrate measures kernels, small runs and the disk, and stores the profile for plans. With --device it measures
+    which product of edges and rows is faster on the device.
     """
     given = _given(options)
     size, cores = given.get("ranks", 0), given.get("threads", 0)

@@ -50,20 +50,20 @@ Explained = CompiledModule | nn.Module | Trainer | Callable[..., Any]
 def explain(module: Explained, graph: Any = None, x: Any = None, *args: Any, full: bool = False, **kwargs: Any) -> str:
     """Describes how ``module`` is compiled for ``graph``, with predicted time and memory, as text.
 
-    A summary comes first: kernels, stored values of the size of the edges, what falls back and why, predicted time and
-    memory. Then come the orders of computation, what is computed once, and the kernel calls. Features are taken to be
-    constant between steps, as in full-batch training.
+    The text begins with a summary: kernels, stored values of the size of the edges, functions that fall back and why,
+    predicted time and memory. Then follow the orders of computation, values that are computed once, and the kernel
+    calls. Features are assumed to be constant between steps, as in full-batch training.
 
     Args:
         module: A model; a trainer, whose steps are described, in mode "mini" with their sampler; or any module or
-            function, which is called once as ``module(graph, x, *args, **kwargs)`` with a copy of its state. Each of
-            its message-passing calls is described, or why it falls back, with the line. A module made by
-            :func:`graphweft.compile` takes its own arguments: ``explain(model, x, edge_index)``.
+            function. The latter is called once as ``module(graph, x, *args, **kwargs)`` with a copy of its state. The
+            text describes each of its message-passing calls, or why it falls back, with the line. For a module of
+            :func:`graphweft.compile`, pass its own arguments: ``explain(model, x, edge_index)``.
         graph: A graph, or the blocks of a batch, which are described layer by layer. None for a trainer.
         x: Features (nodes, in_features), or a pair of them for two sets of nodes. None for a trainer.
-        *args: Further arguments of the forward call; for a model ``rows``, the nodes whose output is wanted.
-        **kwargs: The same by name.
-        full: Whether to show the programs before and after each pass as well.
+        *args: Further arguments of the forward call; for a model ``rows``, the nodes to compute.
+        **kwargs: Further keyword arguments of the forward call.
+        full: Whether to show the program before and after each pass too.
 
     Example:
         >>> from graphweft.nn import GCN

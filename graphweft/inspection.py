@@ -44,33 +44,34 @@ class Inspection:
     """Statistics of a dataset, the result of :func:`inspect`.
 
     Attributes:
-        name: Of the dataset.
-        task: What its labels are, or "none".
-        num_nodes: Nodes.
-        num_edges: Directed edges.
+        name: Name of the dataset.
+        task: Kind of its labels, or "none".
+        num_nodes: Number of nodes.
+        num_edges: Number of directed edges.
         num_features: Columns of the features; 0 for none.
         feature_sparsity: Share of the features' entries that are zero.
         empty_features: Nodes whose features are all zero.
-        num_classes: Classes, labels or values.
-        graphs: Graphs of a set of graphs; None for one graph.
-        node_types: Nodes by type, for a typed graph.
-        relations: Edges by relation, for a typed graph.
-        in_degrees: Edges into a node.
-        out_degrees: Edges out of a node.
-        isolated: Nodes without any edge, self-loops left out.
-        self_loops: Edges from a node to itself.
-        duplicates: Edges that repeat an earlier one of the same relation.
-        reciprocal: Share of the edges, self-loops left out, whose reverse is an edge too; None without edges.
-        components: Weakly connected components.
-        largest_component: Share of the nodes in the largest one.
-        labelled: Rows with a label.
-        split: Labelled rows of each part.
-        balance: Labelled rows of each class by its name, the most frequent first; of several labels those that have it.
-        homophily: Share of the edges between labelled nodes, self-loops left out, whose ends have one class.
-        adjusted_homophily: The same above what the degrees of the classes would give, 1 at most (the assortativity of
-            the classes); None where all edges end in one class.
-        edge_columns: What is known of the edges: weights, features, times.
-        notes: Those of the dataset.
+        num_classes: Number of classes, labels or values.
+        graphs: Number of graphs of a set of graphs; None for one graph.
+        node_types: Number of nodes by type, for a typed graph.
+        relations: Number of edges by relation, for a typed graph.
+        in_degrees: Numbers of edges into a node.
+        out_degrees: Numbers of edges out of a node.
+        isolated: Number of nodes without an edge, apart from self-loops.
+        self_loops: Number of edges from a node to itself.
+        duplicates: Number of edges that repeat an earlier one of the same relation.
+        reciprocal: Share of the edges, without self-loops, whose reverse is an edge too; None without edges.
+        components: Number of weakly connected components.
+        largest_component: Share of the nodes in the largest component.
+        labelled: Number of rows with a label.
+        split: Number of labelled rows of each part.
+        balance: Number of labelled rows of each class by name, the most frequent first; for several labels, of rows
+            with the label.
+        homophily: Share of the edges between labelled nodes, without self-loops, whose ends have the same class.
+        adjusted_homophily: Homophily adjusted for the degrees of the classes, at most 1 (the assortativity of the
+            classes); None if all edges end in one class.
+        edge_columns: Data of the edges: weights, features, times.
+        notes: Notes of the dataset.
     """
 
     name: str
@@ -147,7 +148,7 @@ class Inspection:
         return rows
 
     def lines(self) -> list[str]:
-        """A line a row, and the notes."""
+        """The lines of the table, and the notes."""
         rows = self.rows()
         width = max(len(name) for name, _ in rows)
         return [self.name, *[f"  {name:<{width}}  {text}" for name, text in rows], *[f"note: {n}" for n in self.notes]]

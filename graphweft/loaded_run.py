@@ -58,18 +58,18 @@ _DECIDING = ("optimizer", "loss", "scheduler", "best")  # which may be objects o
 
 
 class Run:
-    """A finished, or interrupted, run.
+    """A finished or interrupted run.
 
     Attributes:
-        folder: Where it lies.
-        model: The model with the weights of the best validation epoch (the last epoch's without validation nodes), in
-            evaluation mode.
-        history: Its epochs.
-        options: The options that made it, by name.
-        metric: What the score is called.
-        class_names: Names of the classes, where the data have them.
-        encoding: How tables became features; None for other data.
-        spec: As the command trained it; None for a run of a :class:`Trainer`.
+        folder: Folder of the run.
+        model: The model in evaluation mode, with the weights of the best validation epoch (of the last epoch without
+            validation nodes).
+        history: The history of its epochs.
+        options: The options of the run, by name.
+        metric: Name of the score.
+        class_names: Names of the classes, if the data have them.
+        encoding: The encoding of tables as features; None for other data.
+        spec: The spec of a run of the command; None for a run of a :class:`Trainer`.
     """
 
     def __init__(
@@ -87,9 +87,10 @@ class Run:
         return self.dataset()
 
     def dataset(self) -> Dataset:
-        """The data that the run was trained on, read again.
+        """Reads the data that the run was trained on.
 
-        Raises: DataError for a run of a :class:`Trainer`, whose data only its program has, and where they are gone.
+        Raises: DataError for a run of a :class:`Trainer`, whose data only its program has, and for data that no longer
+        exist.
         """
         if self._given is not None:
             return self._given
@@ -115,9 +116,9 @@ class Run:
 
     @cached_property
     def trainer(self) -> Trainer:
-        """A trainer over :attr:`model` and the run's own data, in the state of the last epoch; it writes no files.
+        """A trainer with :attr:`model` and the run's data, in the state of the last epoch. It writes no files.
 
-        Raises: DataError where the data are gone, or are others than those that the run was trained on.
+        Raises: DataError if the data no longer exist, or differ from the data that the run was trained on.
         """
         ds = self._own
         state = self._state
@@ -146,7 +147,7 @@ class Run:
         return trainer
 
     def tables(self, nodes: Any = None, edges: Any = None) -> Dataset:
-        """A dataset of other tables with the same columns, encoded as those that the run was trained on.
+        """A dataset of other tables with the same columns, encoded as the tables of the run.
 
         Raises: DataError for a run that was not trained on tables, or for other columns.
         """
@@ -155,18 +156,20 @@ class Run:
         return self._ready(Dataset.from_tables(nodes, edges, encoding=self.encoding))
 
     def load(self, name_or_path: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Dataset:
-        """Another dataset by name or path, prepared as the run's own was. Raises: DataError, DownloadError."""
+        """Loads another dataset by name or path and prepares it as the data of the run. Raises: DataError,
+        DownloadError.
+        """
         return self._ready(load(name_or_path, root=root, seed=0 if self.spec is None else self.spec.seed))
 
     def _ready(self, ds: Dataset) -> Dataset:
         return ds if self.spec is None else ready(self.spec, ds)
 
     def predict(self, ds: Dataset | None = None, probabilities: bool = False) -> Tensor:
-        """As :meth:`Trainer.predict`: classes, labels, values or probabilities of the nodes of ``ds``.
+        """Predicts classes, labels, values or probabilities of the nodes of ``ds``, as :meth:`Trainer.predict`.
 
         Args:
-            ds: Data with the same features; None: the run's own.
-            probabilities: Give those of the classes or labels.
+            ds: Data with the same features; None: the data of the run.
+            probabilities: Whether to return probabilities of the classes or labels.
 
         Raises: DataError for other features.
         """
@@ -189,7 +192,7 @@ class Run:
         return predictions_of(self._alike(ds), self.outputs(ds), target)
 
     def outputs(self, ds: Dataset) -> Tensor:
-        """What the model returns for ``ds``, shape (N, C). Raises: DataError for other features."""
+        """The output of the model for ``ds``, (N, C). Raises: DataError for other features."""
         made = self.model.features(ds.graph, ds.x) if isinstance(self.model, CompiledModule) else ds.x
         x = features_of(ds) if made is None else made
         width = self._description.num_features
@@ -230,13 +233,13 @@ class Run:
         return replace(ds, num_classes=told.num_classes, class_names=ds.class_names or told.class_names)
 
     def evaluate(self, split: str = "test", ds: Dataset | None = None) -> float:
-        """The score (:attr:`metric`) on one part of the run's own data, or of ``ds``.
+        """The score (:attr:`metric`) on one part of the data of the run, or of ``ds``.
 
         Args:
             split: "train", "val", "test", or "all" for every labelled row.
             ds: Other data with labels.
 
-        Raises: ConfigError for another split, DataError for a split without labels.
+        Raises: ConfigError for another split; DataError for a split without labels.
         """
         return float(self.scores(split, ds)[self.metric])
 
@@ -296,12 +299,12 @@ def load_run(folder: str | os.PathLike[str], model: nn.Module | None = None, ds:
     """Loads the run in ``folder``, with the weights of its best epoch.
 
     Args:
-        folder: What ``--out`` of ``graphweft train``, or ``out`` of a :class:`Trainer`, named.
-        model: A module like the one that was trained, where it is not one of ``gw.nn``.
-        ds: The data that it was trained on, where a program trained it.
+        folder: The folder of ``--out`` of ``graphweft train``, or of ``out`` of a :class:`Trainer`.
+        model: A module like the trained one, if it is not a model of ``gw.nn``.
+        ds: The data that it was trained on, for a run of a :class:`Trainer`.
 
-    Raises: CheckpointError where there is no run, or a damaged one; ConfigError for a model that has to be given, or
-        does not fit.
+    Raises: CheckpointError for a folder without a run, or with a damaged one; ConfigError for a missing model, or one
+    that does not fit.
 
     Example:
         >>> import tempfile

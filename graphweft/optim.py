@@ -196,7 +196,7 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
         betas: Decay of the running means of the gradient and of its square.
         eps: Added to the root of the second mean.
         weight_decay: Added to the gradient, times the parameter.
-        amsgrad: Must stay False; the option exists so that torch's signature and state fit.
+        amsgrad: Must be False; the option exists for compatibility with torch's signature and state.
         maximize: Ascend instead of descend.
 
     Raises: ConfigError where ``amsgrad`` is set, ValueError from torch for values out of range.
@@ -363,7 +363,7 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
 class AdamW(Adam):
     """AdamW as ``torch.optim.AdamW`` (Loshchilov and Hutter, ICLR 2019): weight decay shrinks the parameter itself.
 
-    Arguments are those of :class:`Adam`; ``weight_decay`` is 0.01 unless given.
+    Arguments are those of :class:`Adam`; the default of ``weight_decay`` is 0.01.
 
     Raises: ConfigError where ``amsgrad`` is set, ValueError from torch for values out of range.
     """
@@ -391,9 +391,9 @@ class SGD(_WithoutCompiler, torch.optim.SGD):
         params: Tensors or parameter groups.
         lr: Learning rate.
         momentum: Decay of the momentum buffer; 0 keeps none.
-        dampening: Share of a new gradient that the buffer does not take.
+        dampening: Share of a new gradient that is not added to the buffer.
         weight_decay: Added to the gradient, times the parameter.
-        nesterov: Look ahead by the momentum.
+        nesterov: Whether to use Nesterov momentum.
         maximize: Ascend instead of descend.
 
     Raises: ValueError from torch for values out of range.

@@ -52,29 +52,29 @@ def plan(
     schedule: Any = "auto",
     epochs: int | None = None,
 ) -> Plan:
-    """How ``model`` would be trained on ``data``: the mode, predicted seconds and memory, and the ways not taken.
+    """Plans how ``model`` is trained on ``data``: the mode, predicted seconds and memory, and the alternatives.
 
-    Programs are compiled and one batch is drawn for its sizes; nothing is trained and ``model`` stays as it is. The
-    text of the plan is a table. Choosing among ways that are priced takes well under a millisecond.
+    Programs are compiled and one batch is drawn for its sizes, but nothing is trained, and ``model`` stays unchanged.
+    ``print`` shows the plan as a table.
 
     Args:
-        model: A model, the name of one ("gcn", "gat"), or a :class:`gw.TrainSpec`, whose options then count.
-        data: A dataset, a store, a known name or a path; None: that of the spec.
-        memory: Bytes, or a text such as "8GB", that the run may take.
-        machine: A profile, or its file, which ``graphweft doctor --calibrate --out`` writes; None: this machine's.
-        ranks: Processes that are considered.
-        mode: The mode to plan; "auto": the fastest that fits.
+        model: A model, the name of one ("gcn", "gat"), or a :class:`gw.TrainSpec` with its options.
+        data: A dataset, a store, a known name or a path; None: the data of the spec.
+        memory: Memory budget of the run, in bytes or as a text such as "8GB".
+        machine: A profile, or its file from ``graphweft doctor --calibrate --out``; None: the profile of this machine.
+        ranks: Number of processes to consider.
+        mode: The mode to plan; "auto": the fastest mode that fits.
         fanouts: For mini-batches, as for :class:`gw.Trainer`.
         batch_size: For mini-batches, as for :class:`gw.Trainer`.
-        macro: For a store: how groups are made, such as "parts:B/P"; None: "neighbours:auto", where mode "auto" takes
-            groups. For data in memory: macro-batches of mode "mini", such as "large:1/8"; one is made, with a batch of
-            it, to find their memory and seconds.
-        device: For mode "mini": a device that takes batches, as for :class:`gw.Trainer`; it is started and measured.
-        schedule: For mode "mini" with a device: who prepares batches, as for :class:`gw.Trainer`.
-        epochs: How many are planned, by which an order of the nodes is chosen; None: those of a spec, else unknown.
+        macro: For a store, how groups are made, such as "parts:B/P"; None: "neighbours:auto" if mode "auto" uses
+            groups. For data in memory, macro-batches of mode "mini", such as "large:1/8". One macro-batch and one of
+            its batches are made to measure memory and seconds.
+        device: For mode "mini", a device that takes batches, as for :class:`gw.Trainer`; it is started and measured.
+        schedule: For mode "mini" with a device, where batches are prepared, as for :class:`gw.Trainer`.
+        epochs: Planned number of epochs, for the choice of an order of the nodes; None: as in the spec, else unknown.
 
-    Raises: ConfigError for an unknown model, a size that is none or a damaged profile; DataError for data that are not
-        found; MemoryBudgetError where no way fits, naming the least that would do.
+    Raises: ConfigError for an unknown model, an invalid size or a damaged profile; DataError for data that are not
+    found; MemoryBudgetError if nothing fits, with the smallest sufficient budget.
 
     Example:
         >>> from graphweft.data.synthetic import synthetic

@@ -33,10 +33,10 @@ class Program:
     """A program that was written.
 
     Attributes:
-        folder: Where it is.
-        calls: Kernel calls of an epoch, or of a prediction.
-        arena_bytes: Bytes of all its buffers together; of a library that predicts, of its weights.
-        lines: Lines of ``model.cpp``, the text that was written for this model.
+        folder: Folder of the program.
+        calls: Number of kernel calls of an epoch, or of a prediction.
+        arena_bytes: Bytes of all its buffers; for a library that predicts, of its weights.
+        lines: Number of lines of ``model.cpp``, the text for this model.
     """
 
     folder: Path
@@ -55,18 +55,19 @@ def write_program(
 ) -> Program:
     """Writes a C++ program that trains exactly the model of ``spec``, or predicts with it, without Python and torch.
 
-    The program makes the calls that ``graphweft train`` makes with the same options, and its losses have the same bits.
-    Either the folder is whole or it is as before.
+    The program makes the same kernel calls as ``graphweft train`` with the same options, and its losses have the same
+    bits. If an error occurs, the folder stays as before.
 
     Args:
         spec: A :class:`ProgramSpec`, the path of a TOML file, or :class:`Verbs`.
         out: Folder of the program: new, empty, or that of an earlier program, which is replaced.
-        target: "openmp", one process with threads, "mpi", several processes that each have a part of the nodes, or
-            "cuda", a device.
-        what: "train", or "predict": a shared library with a C header that loads weights and predicts on any graph.
+        target: "openmp" for one process with threads; "mpi" for several processes with a part of the nodes each; "cuda"
+            for a device.
+        what: "train"; or "predict" for a shared library with a C header, which loads weights and predicts on any graph.
 
-        ranks: For "mpi", numbers of processes: for each the parts are written to a folder ``parts-P`` of the program.
-        deterministic: For "cuda" and sparse features: keeps them by column, too, so that equal runs give equal bits.
+        ranks: For "mpi", numbers of processes. For each, the parts are written to a folder ``parts-P`` of the program.
+        deterministic: For "cuda" with sparse features, whether to store them by column too, so that equal runs give
+            equal bits.
 
     Raises: ConfigError or DataError with one line that names the part that cannot be written.
 

@@ -14,6 +14,7 @@ import pytest
 
 from graphweft import cli
 from graphweft._config import Config
+from graphweft.ir.ops import Op
 
 with contextlib.suppress(ImportError), warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what its import warns of is no failure of an example
@@ -29,12 +30,15 @@ PAGES = {
     "explaining": 12,
     "from_pyg": 25,
     "graphs": 25,
+    "inference": 15,
+    "ir": 15,
     "layers": 15,
     "links": 15,
     "message_passing": 15,
     "options": 8,
     "out_of_core": 10,
     "planning": 10,
+    "profiling": 12,
     "programs": 15,
     "sampling": 25,
     "tables": 30,
@@ -45,7 +49,7 @@ PAGES = {
     "unsupervised": 12,
 }
 
-# Tasks of somebody who knows PyTorch Geometric: a name or a word of that library, and where the answer is.
+# Tasks of somebody who knows PyTorch Geometric: a name or a word of the field, and where the answer is.
 TASKS = {
     "GCNConv": "from_pyg",
     "Data": "from_pyg#the-data",
@@ -75,6 +79,29 @@ TASKS = {
     "GNNExplainer": "explaining#with-the-explainers-of-pytorch-geometric",
     "DistributedDataParallel": "distributed#on-several-machines",
     "cuda": "devices",
+    "pandas": "data#from-your-own-arrays",
+    "CSV": "tables",
+    "edge list": "data#what-can-be-read",
+    "edge_features": "training#edge-weights-and-edge-features",
+    "patience": "training#early-stopping",
+    "resume": "training#the-folder-of-a-run",
+    "checkpoint": "training#the-folder-of-a-run",
+    "predict": "inference#all-nodes",
+    "C header": "inference#serve-a-model",
+    "larger than memory": "out_of_core",
+    "memory budget": "training#a-memory-budget",
+    "bfloat16": "training#rows-and-products-in-bfloat16",
+    "curves.png": "training#the-folder-of-a-run",
+    "several labels": "training#labels-losses-and-scores",
+    "regression": "training#labels-losses-and-scores",
+    "loss": "training#your-own-loss-schedule-metrics-and-code",
+    "metrics": "training#your-own-loss-schedule-metrics-and-code",
+    "SparseFeatures": "data#sparse-features",
+    "Perfetto": "profiling#a-trace-of-a-run",
+    "explain": "profiling#what-a-model-compiles-to",
+    "identity": "sampling#samplers-of-your-own",
+    "FallbackWarning": "troubleshooting",
+    "from_dgl": "from_pyg#from-dgl",
 }
 
 
@@ -94,6 +121,12 @@ def test_the_page_of_settings_lists_every_setting(root: Path) -> None:
     text = (root / "docs" / "configuration.md").read_text(encoding="utf-8")
     for field in fields(Config):
         assert f"| `{field.name}` |" in text and f"`GRAPHWEFT_{field.name.upper()}`" in text, field.name
+
+
+def test_the_page_of_the_ir_lists_every_operation(root: Path) -> None:
+    text = (root / "docs" / "ir.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z_]+)[(`]", text))
+    assert not {op.name.lower() for op in Op} - named
 
 
 def test_every_page_is_in_the_navigation(root: Path) -> None:

@@ -19,7 +19,7 @@ from graphweft.train.spec import DEFAULT_DATA, TrainSpec
 from graphweft.train.table_options import TableOptions
 
 _PICTURES = (".png", ".svg", ".pdf")
-Root = Annotated[str | None, option("root", "DIR", "Where named datasets are kept.", "data")]
+Root = Annotated[str | None, option("root", "DIR", "Folder of named datasets.", "data")]
 Json = Annotated[bool, switch("--json/--no-json", "Answer in JSON.")]
 
 
@@ -36,11 +36,11 @@ def inspect(
     scale: Annotated[str | None, option("scale", "X", "Make a synthetic twin of DATA, X times its size.", "")] = None,
     seed: Annotated[str | None, option("seed", "N", "Seed of a random split or graph.")] = None,
     plot: Annotated[str | None, option("plot", "FILE", "Draw degrees, classes and edges between them.", "")] = None,
-    verify: Annotated[bool, switch("--verify/--no-verify", "Compare all checksums of a store.")] = False,
+    verify: Annotated[bool, switch("--verify/--no-verify", "Verify all checksums of a store.")] = False,
     as_json: Json = False,
     **tables: Any,
 ) -> Action:
-    """Show what a dataset is like: counts, degrees, components, labels, homophily, isolated nodes, self-loops."""
+    """Show statistics of a dataset: counts, degrees, components, labels, homophily, isolated nodes, self-loops."""
     values = given({"data": data, "root": root, "scale": scale, "seed": seed, **tables})
     spec = TrainSpec(**values)
     if spec.data == DEFAULT_DATA and not spec.has_tables and spec.scale is None and data is None:
@@ -72,7 +72,7 @@ def _verified(path: str, as_json: bool) -> list[str]:
 
 
 def known(root: Root = None, as_json: Json = False) -> Action:
-    """List the sets that can be named, with their sizes, and which are at hand."""
+    """List the known datasets with their sizes, and mark those that are on disk."""
 
     def tell() -> list[str]:
         found = from_module("graphweft.data.known_sets", "known_sets")(root)

@@ -54,15 +54,15 @@ SWEEP_EXAMPLES = """Examples:
 # The commands by what they are for, each in one line of 80 columns.
 COMMANDS = {
     "Training": {
-        "train": "Train a model on your data, or on a graph that is made up.",
-        "predict": "Write what a run predicts for every node.",
+        "train": "Train a model on your data, or on a synthetic graph.",
+        "predict": "Write the predictions of a run for every node.",
         "evaluate": "Show the scores of a run.",
-        "plot": "Draw one run, or several beside each other.",
+        "plot": "Plot one run, or compare several runs.",
         "sweep": "Train with every combination of some options.",
     },
     "Data": {
-        "data": "List the datasets that can be named.",
-        "inspect": "Show what a dataset is like.",
+        "data": "List the known datasets.",
+        "inspect": "Show statistics of a dataset.",
         "prepare": "Write a graph as a store on disk, for graphs larger than memory.",
         "partition": "Split a graph into parts, for several processes.",
     },

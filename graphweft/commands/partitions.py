@@ -30,25 +30,29 @@ def add_to(app: typer.Typer) -> None:
 def partition(
     parts: Annotated[str, option("parts", "K", "Number of parts.", "64")] = "64",
     data: Annotated[Text, option("data", "NAME", "Known name, file or folder.")] = None,
-    root: Annotated[Text, option("root", "DIR", "Where named datasets are kept.", "data")] = None,
+    root: Annotated[Text, option("root", "DIR", "Folder of named datasets.", "data")] = None,
     scale: Annotated[Text, option("scale", "X", "Make a synthetic twin of DATA, X times its size.", "")] = None,
-    method: Annotated[str, option("method", _METHODS, "How nodes come to parts.", "gap")] = "gap",
+    method: Annotated[str, option("method", _METHODS, "How nodes are assigned to parts.", "gap")] = "gap",
     passes: Annotated[str, option("passes", "N", "gap: passes over all nodes.", "3")] = "3",
     model: Annotated[Text, option("model", "NAME", "Model whose epochs over ranks are predicted.")] = None,
-    layers: Annotated[Text, option("layers", "N", "Its layers.")] = None,
-    hidden: Annotated[Text, option("hidden", "N", "Its hidden width.")] = None,
-    heads: Annotated[Text, option("heads", "N", "Its attention heads.")] = None,
-    halo: Annotated[Text, option("halo", "exact|bf16|int8|stale|sampled", "How rows travel between ranks.")] = None,
-    memory: Annotated[Text, option("memory", "SIZE", "For a folder of parts.", "a quarter of the machine's")] = None,
-    seed: Annotated[Text, option("seed", "N", "Of random parts, splits and graphs.")] = None,
-    threads: Annotated[Text, option("threads", "N", "Threads.", "all cores")] = None,
-    out: Annotated[Text, option("out", "PATH", "An .npz file, or a folder with one part a rank.", "")] = None,
+    layers: Annotated[Text, option("layers", "N", "Layers of that model.")] = None,
+    hidden: Annotated[Text, option("hidden", "N", "Hidden width of that model.")] = None,
+    heads: Annotated[Text, option("heads", "N", "Attention heads of that model.")] = None,
+    halo: Annotated[
+        Text, option("halo", "exact|bf16|int8|stale|sampled", "How rows are exchanged between ranks.")
+    ] = None,
+    memory: Annotated[
+        Text, option("memory", "SIZE", "Memory budget for a folder of parts.", "a quarter of the machine's")
+    ] = None,
+    seed: Annotated[Text, option("seed", "N", "Seed of random parts, splits and graphs.")] = None,
+    threads: Annotated[Text, option("threads", "N", "Number of threads.", "all cores")] = None,
+    out: Annotated[Text, option("out", "PATH", "An .npz file, or a folder with one part per rank.", "")] = None,
     as_json: Annotated[bool, switch("--json/--no-json", "Answer in JSON.")] = False,
 ) -> Action:
-    """Split a graph's nodes into parts with few edges between them, and predict epochs of ranks that have them.
+    """Split a graph's nodes into parts with few edges between them, and predict epochs of as many ranks.
 
-    With --out FILE.npz it keeps the part of every node. With --out DIR it writes a folder a part, from which
-    graphweft train --ranks K --data DIR trains, every rank reading its part alone.
+    --out FILE.npz writes the part of every node. --out DIR writes a folder for each part, from which graphweft train
+    --ranks K --data DIR trains; every rank reads only its part.
     """
     k, times = value("parts", parts), value("passes", passes)
     if k < 1:

@@ -32,7 +32,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def plan(
-    spec: Annotated[str | None, option("spec", "FILE", "Options as TOML; flags come before them.", "")] = None,
+    spec: Annotated[str | None, option("spec", "FILE", "Options as TOML; flags override them.", "")] = None,
     machine: Annotated[
         str | None, option("machine", "FILE", "A profile that doctor --calibrate --out wrote.", "this machine")
     ] = None,
@@ -42,9 +42,9 @@ def plan(
     as_json: Annotated[bool, switch("--json/--no-json", "Answer in JSON.")] = False,
     **flags: Any,
 ) -> Action:
-    """Show how a run would train: mode, seconds of an epoch, memory, and the ways not taken; nothing is trained.
+    """Show a plan of a run without training: mode, seconds of an epoch, memory, and alternatives.
 
-    train --mode auto follows the same plan. Without --mode all ways are considered. With --ranks 64 --network
+    train --mode auto follows the same plan. Without --mode all modes are considered. With --ranks 64 --network
     100Gbit/s:5us it predicts how full batches scale, from real parts of the graph.
     """
     own = given(flags)

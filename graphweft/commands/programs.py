@@ -26,12 +26,12 @@ def add_to(app: typer.Typer) -> None:
 
 def synth(
     spec: Annotated[
-        str | None, option("spec", "FILE", "What to write: TOML whose keys are the options of train.", "")
+        str | None, option("spec", "FILE", "Spec as TOML, whose keys are the options of train.", "")
     ] = None,
-    target: Annotated[str, option("target", one_of(TARGETS), "What it runs on.", "openmp")] = "openmp",
+    target: Annotated[str, option("target", one_of(TARGETS), "Platform of the program.", "openmp")] = "openmp",
     what: Annotated[str, option("what", one_of(WHAT), "What the program does.", "train")] = "train",
     ranks: Annotated[
-        str | None, option("ranks", "P,...", "With target mpi: write the parts for so many processes.", "")
+        str | None, option("ranks", "P,...", "With target mpi: numbers of processes to write parts for.", "")
     ] = None,
     deterministic: Annotated[
         bool, switch("--deterministic/--no-deterministic", "With target cuda: equal runs give equal bits.")

@@ -19,11 +19,11 @@ from graphweft.train.scores import shown
 from graphweft.train.table_options import TableOptions
 
 _PARTS = ("train", "val", "test", "all")
-Folder = Annotated[str, typer.Argument(metavar="RUN", help="Folder of the run, as --out of train named it.")]
+Folder = Annotated[str, typer.Argument(metavar="RUN", help="Folder of the run, as in --out of train.")]
 OtherData = Annotated[
     str | None, option("data", "NAME", "Other data: a known name, a file or a folder.", "the data of the run")
 ]
-Root = Annotated[str | None, option("root", "DIR", "Where named datasets are kept.", "data")]
+Root = Annotated[str | None, option("root", "DIR", "Folder of named datasets.", "data")]
 Json = Annotated[bool, switch("--json/--no-json", "Answer in JSON.")]
 
 
@@ -49,9 +49,9 @@ def predict(
 ) -> Action:
     """Write what a run predicts for every node: its id, the class and the probability of each class.
 
-    Without other data it predicts for those that it was trained on, unlabelled nodes included. With --nodes and
-    --edges it predicts for tables with the same columns; the label may be missing. A run for links writes embeddings,
-    or with --pairs the score and the probability of an edge for every pair of a table.
+    The default data are those of the run, including unlabelled nodes. --nodes and --edges take tables with the same
+    columns; the label may be missing. A run for links writes embeddings, or with --pairs the score and the
+    probability of an edge for every pair of a table.
     """
 
     def write() -> list[str]:
@@ -77,7 +77,7 @@ def predict(
 def evaluate(
     run: Folder,
     split: Annotated[
-        str, typer.Option("--split", metavar="|".join(_PARTS), help="Which labelled nodes. Default: test, else all.")
+        str, typer.Option("--split", metavar="|".join(_PARTS), help="Labelled nodes to score. Default: test, else all.")
     ] = "",
     data: OtherData = None,
     root: Root = None,

@@ -31,30 +31,35 @@ def add_to(app: typer.Typer) -> None:
 def prepare(
     out: Annotated[str, option("out", "DIR", "Folder of the store, which must not exist.", "")] = "",
     data: Annotated[File, option("data", "NAME", "Known name, file or folder, read into memory first.", "")] = None,
-    root: Annotated[File, option("root", "DIR", "Where named datasets are kept.", "data")] = None,
+    root: Annotated[File, option("root", "DIR", "Folder of named datasets.", "data")] = None,
     edge_file: Annotated[File, option("edge_file", "FILE", "Edges in .npy, .npz, .bin or text, streamed.", "")] = None,
     x_file: Annotated[File, option("x_file", "FILE", "Features, .npy of shape (N, F), streamed.", "")] = None,
     y_file: Annotated[File, option("y_file", "FILE", "Labels, .npy.", "")] = None,
     split_file: Annotated[
         File, option("split_file", "FILE", "train_idx, val_idx, test_idx or masks, .npz.", "")
     ] = None,
-    num_nodes: Annotated[File, option("num_nodes", "N", "Of --edge-file, where nothing else tells.", "")] = None,
-    bidirected: Annotated[bool, switch("--bidirected/--directed", "Edges of --edge-file also lead back.")] = False,
+    num_nodes: Annotated[File, option("num_nodes", "N", "Number of nodes, if no file shows it.", "")] = None,
+    bidirected: Annotated[bool, switch("--bidirected/--directed", "Add the reverse of every edge.")] = False,
     regression: Annotated[bool, switch("--regression/--classes", "Labels of --y-file are values.")] = False,
     parts: Annotated[str, option("parts", "P", "Number of parts.", "64")] = "64",
-    memory: Annotated[File, option("memory", "SIZE", "What may be used, as 2GB.", "a quarter of the machine's")] = None,
+    memory: Annotated[
+        File, option("memory", "SIZE", "Memory budget, such as 2GB.", "a quarter of the machine's")
+    ] = None,
     method: Annotated[
-        str, option("method", _METHODS, "How nodes come to parts; auto: multilevel, or hash if too large.", "auto")
+        str,
+        option("method", _METHODS, "How nodes are assigned to parts; auto: multilevel, or hash if too large.", "auto"),
     ] = ("auto"),
-    dtype: Annotated[str, option("dtype", "float32|float16|bfloat16", "Of features on disk.", "float32")] = "float32",
-    seed: Annotated[str, option("seed", "N", "Of parts and random splits.", "0")] = "0",
+    dtype: Annotated[
+        str, option("dtype", "float32|float16|bfloat16", "Dtype of features on disk.", "float32")
+    ] = "float32",
+    seed: Annotated[str, option("seed", "N", "Seed of parts and random splits.", "0")] = "0",
     as_json: Annotated[bool, switch("--json/--no-json", "Answer in JSON.")] = False,
     quiet: Annotated[bool, switch("--quiet/--no-quiet", "Show no progress.")] = False,
 ) -> Action:
     """Write a graph as a store, which graphweft train --mode macro reads part by part.
 
-    With --edge-file the input is streamed and may be larger than memory. An interrupted preparation goes on where it
-    stood when the same command is given again.
+    With --edge-file the input is streamed and may be larger than memory. After an interruption, the same command
+    resumes the preparation.
     """
     count, number = value("parts", parts), value("seed", seed)
     nodes = None if num_nodes is None else value("num_nodes", num_nodes)

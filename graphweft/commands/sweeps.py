@@ -49,12 +49,12 @@ def add_to(app: typer.Typer) -> None:
 def plot(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN...", help="Folders of runs, or folders that hold some.", show_default=False),
+        typer.Argument(metavar="RUN...", help="Folders of runs, or folders of such folders.", show_default=False),
     ],
     out: Annotated[str, option("out", "FILE", "The picture to write: .png, .svg or .pdf.", "plot.png")] = "plot.png",
     as_json: Json = False,
 ) -> Action:
-    """Draw runs: one with its splits, several beside each other, with the test score of each one's best epoch."""
+    """Plot one run with all splits, or compare several runs, with the test score of the best epoch of each."""
     from_plot = "graphweft.train.plot"
 
     def draw() -> list[str]:
@@ -98,12 +98,12 @@ def sweep(
         typer.Option(
             "--grid",
             metavar="NAME=V,V,...",
-            help="Values of an option of train, as lr=0.01,0.005; values that hold commas are separated by semicolons. "
+            help="Values of an option of train, such as lr=0.01,0.005; values with commas are separated by semicolons. "
             "May be repeated: every combination is trained.",
             show_default=False,
         ),
     ] = None,
-    spec: Annotated[str | None, option("spec", "FILE", "Options as TOML; flags come before them.", "")] = None,
+    spec: Annotated[str | None, option("spec", "FILE", "Options as TOML; flags override them.", "")] = None,
     seeds: Annotated[str, option("seeds", "N", "Runs of every combination, from --seed on.", "1")] = "1",
     out: Annotated[str, option("out", "DIR", "Folder of the runs and of table.csv.", "runs/sweep")] = "runs/sweep",
     resume: Annotated[
@@ -115,7 +115,7 @@ def sweep(
 ) -> Action:
     """Train with every combination of some options, and show a table with the best by validation first.
 
-    Takes the options of train beside --grid. Each run has its own folder, as train writes it. The same command again
+    Takes the options of train and --grid. Each run has its own folder, as for train. The same command again
     skips the runs that are finished.
     """
     values, count = given(more), _count(seeds)

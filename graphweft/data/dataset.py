@@ -60,44 +60,44 @@ _PARTS: tuple[Part, ...] = ("train", "val", "test")
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Dataset(ShownAsTable):
-    """One graph (or many in one block-diagonal graph) with features, labels and splits of its nodes.
+    """A graph (or many in one block-diagonal graph) with features, labels and a split of its nodes.
 
-    Tensors, arrays, lists and columns of a table are taken, of any dtype that fits; the attributes are tensors of the
+    Arguments may be tensors, arrays, lists or columns of a table, of any dtype that fits. Attributes are tensors of the
     types below. Only ``name`` and ``graph`` are required. ``train_idx``, ``val_idx`` and ``test_idx`` are ids or
-    boolean masks; where none of them is given, the labelled rows are split 60/20/20 at random by ``seed``.
-    ``num_classes`` and ``task`` follow from ``y`` where they are not given.
+    boolean masks. Without any of them, the labelled rows are split 60/20/20 at random by ``seed``. ``num_classes`` and
+    ``task`` follow from ``y`` if they are not given.
 
     Attributes:
-        name: How tables and messages call it.
+        name: Name of the dataset in tables and messages.
         graph: N nodes, E edges; typed graphs are flat, nodes type after type.
-        x: (N, F) float32, or sparse or 8-bit features of that shape; None where the source has none.
-        y: (N,) int64 class ids with -1 for no label, (N, C) float32 for several labels a node, or with
-            ``task == "regression"`` values, (N,) or (N, C) float32; a missing one is NaN. With ``graph_ptr`` the rows
-            are graphs.
-        train_idx: int64 ids of training rows of ``y``; rows without a label may occur, see :meth:`labelled`.
+        x: (N, F) float32, or sparse or 8-bit features of that shape; None without features.
+        y: (N,) int64 class ids, -1 for no label; (N, C) float32 of 0 and 1 for several labels per node; or, with
+            ``task="regression"``, (N,) or (N, C) float32 values. A missing label or value is NaN. With ``graph_ptr``,
+            rows are graphs.
+        train_idx: int64 ids of training rows of ``y``. They may include rows without a label, see :meth:`labelled`.
         val_idx: int64 ids of validation rows.
         test_idx: int64 ids of test rows.
-        num_classes: Width of a model's output; 0 where nothing is labelled.
-        task: What ``y`` holds.
+        num_classes: Width of a model's output; 0 without labels.
+        task: Kind of ``y``: "classification", "multilabel" or "regression".
         edge_weight: (E,) float32 in the order of ``graph.edges()``, or None.
         edge_features: (E, K) float32 in the same order, or None.
         features: Features of each node type of a typed graph.
         target_type: Node type that is labelled, for a typed graph.
-        edge_label_index: (2, P) int64 pairs of nodes that are the rows of ``y``, where edges are predicted; else None.
+        edge_label_index: (2, P) int64 pairs of nodes that are the rows of ``y``, if edges are predicted; else None.
         graph_ptr: (G + 1,) int64; graph g has nodes ``graph_ptr[g]`` to ``graph_ptr[g + 1]``.
-        node_ids: (N,) int64 ids the nodes had in the source, where they were renumbered. Given as texts, or as the
-            ``NodeIds`` of ``Graph.from_ids`` over texts, they become ``node_names``.
-        class_names: Names of the classes, where the source has them.
+        node_ids: (N,) int64 ids of the nodes in the source, if they were renumbered. Texts, or the ``NodeIds`` of
+            ``Graph.from_ids`` over texts, become ``node_names``.
+        class_names: Names of the classes, if the source has them.
         arrays: Other arrays of the source with one row per node or graph, by name.
         held_out: Triples kept out of the graph: name -> ((2, E') int64, (E',) int64 relation).
-        notes: What a reader should know of the source: what is missing, what was changed.
-        node_names: N texts by which the source calls the nodes; empty where it has none.
+        notes: Remarks on the source, such as missing parts and changes.
+        node_names: N names of the nodes in the source; empty without names.
         edge_time: (E,) int64 or float64 times of the edges in the order of ``graph.edges()``, or None.
-        encoding: How tables became the features and labels, where the dataset is :meth:`from_tables`.
+        encoding: How tables became features and labels, for a dataset of :meth:`from_tables`.
 
-    Raises: DataError naming the part that does not fit, what was expected and what came.
+    Raises: DataError naming the part that does not fit.
 
-    Warns: DataWarning where parts of the split have rows in common.
+    Warns: DataWarning if parts of the split have rows in common.
 
     Example:
         >>> graph = Graph([0, 1, 2], [1, 2, 0])
@@ -239,38 +239,39 @@ class Dataset(ShownAsTable):
         A table is a DataFrame of pandas or polars, a table of pyarrow, a mapping from names to columns, or the path of
         a CSV or Parquet file (which needs pandas: ``pip install graphweft[tables]``).
 
-        Columns without another meaning are features. Numbers and dates are standardised over the rows of the table, a
-        missing one takes the mean and is marked in a column of its own; booleans are 0 and 1; texts and categories
-        have a column each. Texts with too many values are refused. ``ds.encoding`` keeps all of that: a later pair of
-        tables is encoded alike with ``from_tables(nodes, edges, encoding=ds.encoding)``, and needs no label.
+        All other columns are features. Numbers and dates are standardised over the rows of the table. A missing one
+        takes the mean and is marked in a further column. Booleans are 0 and 1. Texts and categories have one column per
+        value, and texts with too many values raise an error. ``from_tables(nodes, edges, encoding=ds.encoding)``
+        encodes later tables in the same way; they need no label.
 
         Args:
             nodes: The node table; None takes the ids in the edge table, without features and labels.
             edges: The edge table.
-            id: Column of ``nodes`` that names a node: integers, texts or anything else. The ids are kept in
-                ``ds.node_ids``, or ``ds.node_names`` where they are texts.
-            source: Column of ``edges`` with the node that an edge leaves.
-            target: Column of ``edges`` with the node that an edge enters.
-            label: Column of ``nodes`` to be predicted. Texts, booleans and whole numbers are classes
-                (``ds.class_names``), other numbers are values; where it is missing, the node is unlabelled. Several
-                columns are several labels a node, or several values.
-            edge_label: Column of ``edges`` to be predicted, in the place of ``label``; the rows of ``ds.y`` are then
-                those of ``edges`` (``ds.edge_label_index``).
+            id: Column of ``nodes`` with the ids of the nodes, of any type. They are kept in ``ds.node_ids``, texts in
+                ``ds.node_names``.
+            source: Column of ``edges`` with the id of the source node.
+            target: Column of ``edges`` with the id of the destination node.
+            label: Column of ``nodes`` to predict. Texts, booleans and whole numbers are classes (``ds.class_names``),
+                other numbers are values. A node with a missing label is unlabelled. Several columns mean several
+                labels, or several values, per node.
+            edge_label: Column of ``edges`` to predict in place of ``label``. The rows of ``ds.y`` are then those of
+                ``edges`` (``ds.edge_label_index``).
             weight: Column of ``edges`` for ``ds.edge_weight``.
             time: Column of ``edges`` for ``ds.edge_time``; dates become seconds since 1970.
-            split: Column beside the labels with train, val, test or nothing; None: 60/20/20 of the labels by ``seed``.
-            drop: Columns of either table that are left out.
+            split: Column of the labels' table with train, val, test or nothing; None: 60/20/20 of the labelled rows by
+                ``seed``.
+            drop: Columns of either table to leave out.
             categories: Columns of either table whose numbers are categories, such as postcodes.
-            max_categories: The most categories of a column.
-            task: "classification" or "regression" where the label can mean both.
-            bidirected: Every edge also leads back, with the same weight, features and time.
-            unknown_ids: "error" refuses edges whose ends are not in ``nodes``, "drop" leaves them out.
+            max_categories: Most categories of a column.
+            task: "classification" or "regression", for labels that can mean both.
+            bidirected: Whether to add the reverse of every edge, with the same weight, features and time.
+            unknown_ids: "error" raises an error for edges whose ends are not in ``nodes``; "drop" leaves them out.
             seed: Of the split.
             name: Of the dataset; None: that of the node table's file.
-            encoding: ``ds.encoding`` of an earlier dataset, in the place of all that says which column is what.
+            encoding: ``ds.encoding`` of an earlier dataset, in place of the arguments about columns.
 
-        Raises: DataError of one line, with the nearest name for a column that is not there; MissingPackageError for a
-            file without pandas.
+        Raises: DataError, which suggests the nearest name for an unknown column; MissingPackageError for a file without
+        pandas.
 
         Example:
             >>> users = {"user": ["ann", "bob", "eve"], "age": [31, None, 47], "fraud": ["no", "yes", None]}
@@ -306,7 +307,7 @@ class Dataset(ShownAsTable):
         name: str = "graphs",
         **others: Any,
     ) -> Dataset:
-        """A dataset of the nodes of several graphs, side by side, in which a graph is in one part of the split.
+        """A dataset of the nodes of several graphs, for an inductive split: all nodes of a graph are in the same part.
 
         ``Trainer(mode="mini", sampler="graphs", batch_size=2)`` trains on two graphs at a time.
 
@@ -346,7 +347,7 @@ class Dataset(ShownAsTable):
 
     @property
     def num_rows(self) -> int:
-        """Rows of ``y``: nodes, graphs of a set of graphs, or pairs of nodes."""
+        """Number of rows of ``y``: nodes, graphs of a set of graphs, or pairs of nodes."""
         if self.edge_label_index is not None:
             return self.edge_label_index.shape[1]
         return self.num_nodes if self.graph_ptr is None else self.graph_ptr.numel() - 1
@@ -367,16 +368,16 @@ class Dataset(ShownAsTable):
         task: Task | None = None,
         seed: int = 0,
     ) -> Dataset:
-        """The same graph and features with labels of edges, or other pairs of nodes, in the place of those of nodes.
+        """A dataset with the same graph and features and with labels of edges, or of other pairs of nodes.
 
         Args:
             y: Labels of the pairs: class ids, values (``task="regression"``) or rows of several labels.
             edge_label_index: (2, P) the pairs; None: all edges of the graph, in the order of ``graph.edges()``.
-            train_idx: Ids or a mask of the pairs to train on; without any of the three 60/20/20 at random by ``seed``.
-            val_idx: Those for validation.
-            test_idx: Those for the test.
-            num_classes: Classes, where ``y`` does not have all.
-            task: What ``y`` holds, where that does not follow from it.
+            train_idx: Ids or a mask of the pairs to train on. Without any of the three, 60/20/20 at random by ``seed``.
+            val_idx: Ids or a mask of the pairs for validation.
+            test_idx: Ids or a mask of the pairs for the test.
+            num_classes: Number of classes, if ``y`` does not have all.
+            task: Kind of ``y``, if it does not follow from the labels.
             seed: Of the split.
 
         Raises: DataError for labels that do not fit the pairs.
@@ -433,7 +434,7 @@ class Dataset(ShownAsTable):
         return found
 
     def labelled(self, part: Part) -> Tensor:
-        """The row ids of one part that have a label; a source may list rows whose label it does not give."""
+        """The ids of the rows of one part that have a label."""
         idx = self.idx(part)
         if self.num_classes == 0:
             return idx[:0]
@@ -444,7 +445,7 @@ class Dataset(ShownAsTable):
     def check_features(self) -> None:
         """Checks that there are node features.
 
-        Raises: DataError that says what there is instead.
+        Raises: DataError naming the features that there are.
         """
         if self.x is None:
             held = f"features of {', '.join(sorted(self.features))} only" if self.features else "none"
@@ -469,7 +470,7 @@ class Dataset(ShownAsTable):
             self.check_features()
 
     def with_int8_features(self) -> Dataset:
-        """The same with dense features in 8 bits, which batches read. Raises: DataError where there are none.
+        """The same dataset with dense features in 8 bits, for mini-batches. Raises: DataError without dense features.
 
         Example:
             >>> ds = Dataset("ring", Graph([0, 1, 2], [1, 2, 0]), torch.tensor([[0.5, 40.0], [1.0, 10.0], [0.0, 20.0]]))
@@ -482,23 +483,22 @@ class Dataset(ShownAsTable):
     def with_features(
         self, kind: str, width: int | None = None, *, graph: Graph | None = None, seed: int = 0
     ) -> Dataset:
-        """The same dataset with features computed from the graph instead of its own.
+        """The same dataset with features that are computed from the graph.
 
-        "degree": logarithms of in- and out-degrees (one column where they agree), scaled, and a column of ones.
-        "degree_onehot": a column for every in-degree, 255 and more together, as for sets of graphs without features.
-        "onehot": a column of its own for every node, sparse; the first layer learns a row per node. "random": ``width``
-        normal random numbers by ``seed`` (32). "laplacian": the first ``width`` eigenvectors of the normalised
-        Laplacian (16), the trivial one left out. "embedding": the one-hot rows that :class:`gw.nn.NodeEmbedding` reads,
-        which learns a row per node in front of a model.
+        "degree": scaled logarithms of in- and out-degrees (one column if they are equal), and a column of ones.
+        "degree_onehot": one column per in-degree, where 255 and more share a column. "onehot": one column per node,
+        sparse; the first layer learns a row per node. "random": ``width`` normal random numbers (32) by ``seed``.
+        "laplacian": the first ``width`` eigenvectors (16) of the normalised Laplacian, without the trivial one.
+        "embedding": one-hot rows for :class:`gw.nn.NodeEmbedding`, which learns a row per node in front of a model.
 
         Args:
             kind: One of these names.
             width: Columns of "random" and "laplacian".
-            graph: The graph whose edges are read; None: this one. For link prediction the training graph
-                (``graphweft.data.link_split.split_links``), so that held-out edges do not show in the features.
-            seed: Of "random", and of the start of the search for eigenvectors.
+            graph: The graph to compute features from; None: this one. For link prediction pass the training graph of
+                ``gw.transforms.split_links``, so that features do not depend on held-out edges.
+            seed: Seed of "random", and of the start vector for eigenvectors.
 
-        Raises: ConfigError for another kind, or a width that it does not take.
+        Raises: ConfigError for another kind, or for a width that the kind does not take.
 
         Example:
             >>> ds = Dataset("ring", Graph([0, 1, 2], [1, 2, 0])).with_features("random", 8)
@@ -514,7 +514,7 @@ class Dataset(ShownAsTable):
         return replace(self, x=x, features={}, notes=(*self.notes, note))
 
     def row_normalized(self) -> Dataset:
-        """The same dataset with each row of the features divided by its sum of absolute values; zero rows stay."""
+        """The same dataset with every row of the features divided by the sum of its absolute values, if it is not 0."""
         x = None if self.x is None else row_normalized(self.x)
         features = {node_type: row_normalized(value) for node_type, value in self.features.items()}
         return replace(self, x=x, features=features)
@@ -538,12 +538,12 @@ class Dataset(ShownAsTable):
     def save(self, path: str | os.PathLike[str], *, compress: bool = True) -> Path:
         """Writes the dataset as one ``.npz`` file that ``gw.load`` reads back; an old file is replaced in one step.
 
-        Typed graphs, weights, features and times of edges, ids, names, splits and the encoding of tables are kept, with
-        the order of nodes and edges. Named tensors of the graph (``graph.ndata``) and notes are not.
+        The file contains types, weights, features and times of edges, ids, names, the split and the encoding of tables,
+        in the order of nodes and edges. Named tensors of the graph (``graph.ndata``) and notes are not saved.
 
         Args:
-            path: Its name ends in ``.npz``.
-            compress: Smaller and slower.
+            path: Path of the file, ending in ``.npz``.
+            compress: Whether to compress the file, which is slower.
 
         Raises: DataError for another name, or a file that cannot be written.
 
@@ -557,7 +557,7 @@ class Dataset(ShownAsTable):
         return save_npz(self, path, compress=compress)
 
     def deaf_types(self) -> list[str]:
-        """Node types with training labels into which no edge leads; none for a graph without types."""
+        """Node types with training labels but without in-edges; empty for a graph without types."""
         return self.graph.layout.unfed(self.labelled("train")) if self.graph.is_typed else []
 
     def __repr__(self) -> str:

@@ -32,13 +32,13 @@ _PARTS: tuple[Part, ...] = ("train", "val", "test")
 class GraphDataset(Dataset):
     """A :class:`Dataset` whose samples are graphs: row i of ``y`` is the label of graph i.
 
-    All graphs lie side by side in ``graph``; graph i has the nodes ``graph_ptr[i]`` to ``graph_ptr[i + 1]``. Edges are
-    kept graph after graph, rows of ``edge_weight``, ``edge_features`` and ``edge_time`` with them. ``ds[3]`` is one
-    graph with its data, ``ds[ids]``, ``ds[mask]`` and ``ds[:100]`` are sets of some of them.
+    All graphs are stored side by side in ``graph``. Graph i has the nodes ``graph_ptr[i]`` to ``graph_ptr[i + 1]``.
+    Edges, and rows of ``edge_weight``, ``edge_features`` and ``edge_time``, are in the order of the graphs. ``ds[3]``
+    is one graph with its data. ``ds[ids]``, ``ds[mask]`` and ``ds[:100]`` are smaller sets.
 
     Args: as :class:`Dataset`; ``graph_ptr`` is required.
 
-    Raises: DataError naming the part that does not fit, GraphError for an edge between two graphs.
+    Raises: DataError naming the part that does not fit; GraphError for an edge between two graphs.
 
     Example:
         >>> ring, path = Graph([0, 1, 2], [1, 2, 0]), Graph([0], [1])
@@ -70,7 +70,7 @@ class GraphDataset(Dataset):
 
     @classmethod
     def of(cls, ds: Dataset) -> GraphDataset:
-        """``ds``, whose rows are graphs, as a set of graphs. Raises: DataError for a dataset of one graph."""
+        """Converts a dataset whose rows are graphs to a set of graphs. Raises: DataError for a dataset of one graph."""
         if isinstance(ds, GraphDataset):
             return ds
         return cls(**{field.name: getattr(ds, field.name) for field in fields(ds)})
@@ -89,8 +89,8 @@ class GraphDataset(Dataset):
         """A set of graphs from a list of them.
 
         Args:
-            graphs: ``gw.Graph`` objects, samples of a GraphDataset, or ``Data`` of PyTorch Geometric, whose ``x``,
-                ``y``, ``edge_weight`` and ``edge_attr`` come along.
+            graphs: ``gw.Graph`` objects, samples of a GraphDataset, or ``Data`` of PyTorch Geometric with ``x``, ``y``,
+                ``edge_weight`` and ``edge_attr``.
             x: Features of the nodes of every graph, (nodes, F) each; None: ``graph.ndata["x"]``, or the sample's.
             y: A label for every graph: class ids or names of classes (None: unknown), values (with
                 ``task="regression"``), or a row of several labels.
@@ -120,7 +120,8 @@ class GraphDataset(Dataset):
     def from_pyg(cls, graphs: Any, name: str | None = None, **others: Any) -> GraphDataset:
         """A set of graphs from a data set of PyTorch Geometric, or a list of its ``Data``; see :meth:`from_list`.
 
-        Whole float labels in one column become class ids as in ``gw.from_pyg``; ``task="regression"`` keeps them.
+        Float labels in one column that are whole numbers become class ids, as in ``gw.from_pyg``. ``task="regression"``
+        keeps them.
         """
         return cls.from_list(list(graphs), name=name or type(graphs).__name__, **others)
 
@@ -191,13 +192,13 @@ class GraphDataset(Dataset):
         return rows[nodes] if rows.shape[0] == self.num_nodes else rows[graphs]
 
     def split(self, train: float = 0.8, val: float = 0.1, test: float = 0.1, seed: int = 0) -> Self:
-        """The same set with a random split of the labelled graphs, every class in proportion.
+        """The same set with a random split of the labelled graphs, stratified by class.
 
         Args:
             train: Share of the training graphs, a fraction.
             val: Share of the validation graphs.
-            test: Share of the test graphs; what rounding leaves over is training.
-            seed: Of the draw; the same parts on every machine.
+            test: Share of the test graphs. Graphs that remain by rounding are training graphs.
+            seed: Seed of the draw. The parts are the same on every machine.
 
         Raises: ConfigError for shares that are negative or add up to more than 1.
         """
@@ -214,14 +215,14 @@ class GraphDataset(Dataset):
         return self._with_parts(parts[0], parts[1], parts[2], f"split {train}/{val}/{test} at random by seed {seed}")
 
     def folds(self, k: int = 10, seed: int = 0, *, validation: bool = True) -> list[Self]:
-        """``k`` sets with splits for cross-validation; every class is dealt evenly over the folds.
+        """``k`` sets with splits for cross-validation, stratified by class.
 
         Set i tests on fold i, validates on the next one and trains on the others.
 
         Args:
-            k: Folds, from 2; from 3 with ``validation``.
-            seed: Of the draw.
-            validation: False trains on the validation fold as well.
+            k: Number of folds, at least 2, or 3 with ``validation``.
+            seed: Seed of the draw.
+            validation: Whether to use a fold for validation. False trains on it.
 
         Raises: ConfigError for another number of folds.
         """
@@ -247,7 +248,7 @@ class GraphDataset(Dataset):
         return replace(self, **parts, notes=(*kept, note))
 
     def with_tags(self) -> Self:
-        """The same set with the one-hot node tags of the source beside its features, where the source has both.
+        """The same set with the one-hot node tags of the source joined to its features.
 
         Raises: DataError for a source without tags.
         """
@@ -259,7 +260,7 @@ class GraphDataset(Dataset):
         return self if x is None or torch.equal(x, hot) else replace(self, x=torch.cat([x, hot], dim=1))
 
     def check_trainable(self) -> None:
-        """The set has what training on graphs needs. Raises: DataError that says what is missing."""
+        """Checks that the set can train a model of graphs. Raises: DataError that says what is missing."""
         if self.num_classes == 0:
             raise DataError(f"{self.name}: expected labels to train on, got none")
         if self.labelled("train").numel() == 0:

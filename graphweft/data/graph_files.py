@@ -111,17 +111,18 @@ class GraphFiles:
     """Paths of a graph that may be larger than memory.
 
     Attributes:
-        edges: ``.npy`` or ``.npz`` (``edge_index``, or ``src`` and ``dst``) with shape (2, E) or (E, 2), ``.bin`` with
-            pairs of int64, or text (``.csv``, ``.tsv``, ``.txt``, also ``.gz``) with two columns of node numbers.
+        edges: A file of edges. ``.npy`` or ``.npz`` (``edge_index``, or ``src`` and ``dst``) has the shape (2, E) or
+            (E, 2). ``.bin`` has pairs of int64. Text (``.csv``, ``.tsv``, ``.txt``, also ``.gz``) has two columns of
+            node numbers.
         x: ``.npy`` with (N, F) features of float16, float32 or float64, or None.
         y: ``.npy`` with (N,) class ids, -1 for none, or (N, C) labels or values; or None.
         split: ``.npz`` with ``train_idx``, ``val_idx``, ``test_idx`` or masks ``train_mask``, ...; None: 60/20/20 of
             the labelled nodes at random.
-        num_nodes: N; None: the rows of ``x`` or ``y``.
-        name: Of the dataset; None: that of the file of edges.
-        bidirected: Every edge also leads back.
-        regression: Labels are values.
-        seed: Of a random split.
+        num_nodes: Number of nodes; None: the number of rows of ``x`` or ``y``.
+        name: Name of the dataset; None: that of the file of edges.
+        bidirected: Whether to add the reverse of every edge.
+        regression: Whether labels are values.
+        seed: Seed of a random split.
     """
 
     edges: str | os.PathLike[str]

@@ -22,11 +22,11 @@ class LinkSplit:
     """Pairs of nodes joined by an edge, each in one part.
 
     Attributes:
-        graph: The nodes, and the edges of training pairs and self-loops alone: what messages pass over.
-        known: The whole graph: what is no negative.
-        train, val, test: int64 (2, P) pairs, sources in row 0; of an undirected pair the smaller node.
-        undirected: A pair stands for both directions.
-        kept: int64 ids in the whole graph of the edges of ``graph``, in their order.
+        graph: The graph for messages: all nodes, with the edges of training pairs and the self-loops.
+        known: The whole graph, whose edges are never negatives.
+        train, val, test: int64 (2, P) pairs with sources in row 0; for undirected pairs, the smaller node is in row 0.
+        undirected: Whether a pair stands for both directions.
+        kept: int64 ids of the edges of ``graph`` in the whole graph.
     """
 
     graph: Graph
@@ -41,10 +41,10 @@ class LinkSplit:
 def split_links(
     graph: Graph, val: float = 0.05, test: float = 0.1, seed: int = 0, undirected: bool | None = None
 ) -> LinkSplit:
-    """Holds out shares ``val`` and ``test`` of the pairs of nodes, every choice equally likely over seeds.
+    """Splits the linked pairs of nodes at random and holds out the shares ``val`` and ``test``.
 
-    ``undirected``: a pair and its reverse are one; None: where every edge has its reverse. Self-loops stay in the graph
-    and are never predicted.
+    ``undirected``: whether a pair and its reverse are one; None: True if every edge has its reverse. Self-loops stay in
+        the graph and are never predicted.
 
     Raises: ConfigError for shares that leave nothing to train on, GraphError for a graph that is not square, DataError
     for one without edges between different nodes.

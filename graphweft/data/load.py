@@ -37,16 +37,17 @@ def load(
     download: bool = True,
     progress: Progress | None = None,
 ) -> Dataset:
-    """A dataset by its name, or from a path in any known layout; sets of graphs are a :class:`GraphDataset`.
+    """Loads a dataset by name, or from a path in any known layout. Returns a :class:`GraphDataset` for a set of graphs.
 
     Args:
-        name_or_path: A known name such as "cora", the name of a file or folder under ``root``, or a path: ``.npz``, a
-            Planetoid, OGB, GraphSAINT or TU folder, an edge list, a MatrixMarket file, a store of ``prepare``.
+        name_or_path: A known name such as "cora", the name of a file or folder under ``root``, or a path. A path may be
+            an ``.npz`` file, a Planetoid, OGB, GraphSAINT or TU folder, an edge list, a MatrixMarket or RDF file, or a
+            store of ``prepare``.
         root: Folder of named sets; ``data_dir`` of the configuration by default.
-        seed: Of the 60/20/20 split where the source has none.
-        split: Which split, where the source has several: a number from 0, or the source's name for it.
-        download: Fetch a named set that is not under ``root``.
-        progress: Called while fetching with a file's name, bytes so far and bytes in all or None.
+        seed: Seed of the 60/20/20 split of a source without a split.
+        split: The split to use of a source with several: a number from 0, or the source's name for it.
+        download: Whether to fetch a named set that is not under ``root``.
+        progress: Called during a download with the file's name, the bytes so far, and the total bytes or None.
 
     Raises:
         DataError: One line: what was expected of the file, what was found.

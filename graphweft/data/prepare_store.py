@@ -69,26 +69,26 @@ def prepare_store(
 ) -> Store:
     """Writes a store and opens it.
 
-    A dataset, or one given by name or path, is in memory already; :class:`GraphFiles` are streamed. ``memory`` bounds
-    the arrays that the build allocates itself. The folder ``out`` appears when the store is whole; a build that was
-    interrupted goes on where it stood when it is called again with the same arguments.
+    A dataset, also one given by name or path, is read into memory; :class:`GraphFiles` are streamed. ``memory`` bounds
+    the arrays that the build allocates. The folder ``out`` appears when the store is complete. After an interruption, a
+    call with the same arguments resumes the build.
 
     Args:
-        data: What to store: one graph, with or without types.
+        data: The data to store: one graph, with or without types.
         out: Folder of the store; it must not exist.
         parts: Number of parts.
         memory: Bytes, or a text such as "2GB"; None: a quarter of the machine's memory.
-        part: (N,) part of every node in place of a method.
-        method: "multilevel" cuts few edges and keeps the labels of training nodes alike in all parts; where the
-            structure does not fit in memory it is read pass after pass from a temporary file. "gap", "metis" and
-            "random" need it in memory; "range" gives a part consecutive nodes and "hash" scattered ones. "auto" is
-            multilevel, or hash where less than some 100 bytes a node may be used.
-        dtype: Of the features on disk: "float32", "float16" or "bfloat16".
+        part: (N,) part of every node, in place of a method.
+        method: "multilevel" cuts few edges and balances the labels of training nodes over the parts. If the structure
+            does not fit in memory, it reads the structure repeatedly from a temporary file. "gap", "metis" and "random"
+            need the structure in memory. "range" takes consecutive nodes and "hash" scattered nodes. "auto" is
+            "multilevel", or "hash" for a budget below about 100 bytes per node.
+        dtype: Dtype of the features on disk: "float32", "float16" or "bfloat16".
         root: Folder of named datasets.
-        seed: Of partitions and of random splits.
-        progress: Called with what is being done, how much of it is done, and how much there is, where that is known.
+        seed: Seed of partitions and of random splits.
+        progress: Called with the name of the current step, the amount done, and the total amount if it is known.
 
-    Raises: ConfigError, DataError of one line; a budget that is too small names the least that would do.
+    Raises: ConfigError, DataError. For a budget that is too small, the message names the smallest sufficient one.
 
     Example:
         >>> import tempfile

@@ -64,21 +64,22 @@ def synthetic(
 
     Args:
         name: A name of ``graphweft.data.statistics``, in any case, with or without ``ogbn-``; "default" is small.
-        scale: Multiplies nodes and edges, so that the mean degree stays; capped where few nodes are left.
+        scale: Factor of the numbers of nodes and edges. The mean degree stays, but is limited for few nodes.
         seed: Another seed gives another graph with the same statistics.
-        nonzeros_per_row: Features as bags of words with exactly this many words a node, not the published density.
-        bidirected: True stores both directions of every link, False one; None does as published.
-        homophily: Share of edges within a class to aim at.
+        nonzeros_per_row: Number of nonzero features of every node, as a bag of words, in place of the published
+            density.
+        bidirected: Whether to store both directions of every link; None: as published.
+        homophily: Approximate share of edges within a class.
         num_nodes: Nodes before scaling; None: the published number.
-        num_edges: Directed edges before scaling, so an undirected one counts twice; None: the published number.
+        num_edges: Directed edges before scaling, where an undirected edge counts twice; None: the published number.
         num_features: Columns of the features; None: the published number.
         num_classes: Classes; None: the published number.
-        order: "random" ids, or "community": the members of a community have consecutive ids.
-        multilabel: Any number of labels a node, (nodes, classes), in the sets that are published so (ppi, yelp,
-            amazonproducts). Otherwise every node has one class, as node classification benchmarks take these sets.
+        order: "random" for random ids; "community" for consecutive ids within a community.
+        multilabel: Whether nodes have any number of labels, (nodes, classes), for the sets that are published so (ppi,
+            yelp, amazonproducts). False gives every node one class, as in benchmarks of node classification.
 
-    Raises: ConfigError for an unknown name, a value out of range, ``multilabel`` with another set, or a graph that this
-        machine's memory cannot hold.
+    Raises: ConfigError for an unknown name, a value out of range, ``multilabel`` with another set, or a graph that does
+    not fit into this machine's memory.
 
     Example:
         >>> ds = synthetic("products", scale=0.001, seed=0)

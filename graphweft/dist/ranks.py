@@ -39,20 +39,22 @@ class LostError(RankError):
 
 
 class Ranks:
-    """This process among those that train together.
+    """This process (rank) in the group of processes that train together.
 
     Attributes:
-        rank: Its number, from 0.
-        size: How many there are.
-        reduce: How gradients are summed: "any" order, as an all-reduce does, or "ordered", with bits that do not depend
-            on the number of ranks: a batch is cut into ``slices``, whose gradients are added one after the other,
-            whoever computed them.
-        slices: Slices of a batch; with "any" one a rank.
-        halo: How rows of other ranks' nodes travel in full batches: "exact", or "bf16", half of the bytes with the
-            rounding of bfloat16, or "int8", a byte a number and four a row; what rounding left over is added the next
-            time. "stale": in training, rows and gradients of the step before are used while those of this one travel;
-            "sampled": in training, half of them travel, drawn anew every step, times 2.
-        bytes_sent: By this rank so far; an all-reduce counts as a ring's, 2 (P - 1) / P of its bytes.
+        rank: Number of this process, from 0.
+        size: Number of processes.
+        reduce: How gradients are summed: in "any" order, as an all-reduce does, or "ordered". With "ordered", results
+            do not depend on the number of ranks: a batch is cut into ``slices``, whose gradients are added in order,
+            regardless of the rank that computed them.
+        slices: Number of slices of a batch; with "any", one per rank.
+        halo: How rows of other ranks' nodes are exchanged in full batches. "exact": without loss. "bf16": rounded to
+            bfloat16, half of the bytes. "int8": one byte per number and four per row; the rounding error is added to
+            the next exchange. "stale": in training, rows and gradients of the previous step are used while the current
+            ones are exchanged. "sampled": in training, a random half of the rows is exchanged in every step, multiplied
+            by 2.
+        bytes_sent: Bytes that this rank has sent so far. An all-reduce counts as one in a ring, 2 (P - 1) / P of its
+            bytes.
         host: Name of the machine.
 
     Example:
@@ -79,11 +81,12 @@ class Ranks:
 
     @classmethod
     def join(cls, reduce: str = "any", halo: str = "exact") -> Ranks:
-        """The group that the environment describes: started by torchrun or ``--ranks``; one process where by neither.
+        """Joins the group of torchrun or ``--ranks``, as the environment describes it. Without one, returns a group of
+        one process.
 
-        A default group of torch.distributed that is there already is used as it is.
+        An existing default group of torch.distributed is used.
 
-        Raises: ConfigError, RankError where the others do not come.
+        Raises: ConfigError; RankError if other ranks do not join in time.
         """
         folder = os.environ.get(FOLDER)
         if dist.is_available() and dist.is_initialized():
@@ -120,12 +123,12 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank speaks for all: progress, files, results."""
+        """Whether this is rank 0, which writes files and shows progress and results."""
         return self.rank == 0
 
     @property
     def is_on_one_host(self) -> bool:
-        """Whether all ranks read each other's memory, so that rows arrive as fast as they are copied."""
+        """Whether all ranks are on one machine and read each other's memory."""
         return self.size == 1 or self._near is not None
 
     @property
@@ -139,15 +142,15 @@ class Ranks:
         return range(*self._span(self.slices, self.rank))
 
     def bounds(self, items: int, slice_: int) -> tuple[int, int]:
-        """First and last of ``items`` in a slice."""
+        """Start and stop of a slice of ``items``."""
         return items * slice_ // self.slices, items * (slice_ + 1) // self.slices
 
     def cuts(self, items: int) -> list[tuple[int, int]]:
-        """First and last of the ``items`` of every rank."""
+        """Start and stop of the ``items`` of every rank."""
         return [self._span(items, rank) for rank in range(self.size)]
 
     def at(self, phase: str) -> None:
-        """Says what this rank is at; any rank at any time."""
+        """Sets the text that describes the current work of this rank. Any rank may call it at any time."""
         self._phase = phase
         if self._board is not None:
             self._board.set_phase(self.rank, phase)
@@ -172,15 +175,15 @@ class Ranks:
         return torch.cat(parts)
 
     def add_up(self, tensor: Tensor, sizes: Sequence[int] | None = None) -> None:
-        """The sum over ranks, in place, in any order. ``sizes``: bytes of several sums that it stands for."""
+        """Sums ``tensor`` over the ranks in place, in any order. ``sizes``: bytes of the sums that it combines."""
         self.begin_add_up(tensor, sizes)()
 
     def adds_in_memory(self, nbytes: int) -> bool:
-        """Whether so many bytes are added up without sockets, so that one sum costs less than several."""
+        """Whether a sum of so many bytes goes through shared memory rather than sockets."""
         return self._near is not None and nbytes <= MOST_SUMMED
 
     def begin_add_up(self, tensor: Tensor, sizes: Sequence[int] | None = None) -> Callable[[], None]:
-        """As :meth:`add_up`; the result waits for its end. The tensor is not touched meanwhile."""
+        """Starts :meth:`add_up` and returns a function that waits for its end. Do not use the tensor before."""
         if self.size == 1:
             return lambda: None
         self.bytes_sent += sum(ring_bytes(nbytes, self.size) for nbytes in sizes or [tensor.nbytes])
@@ -201,7 +204,7 @@ class Ranks:
     def exchange(self, sent: Sequence[Tensor], received: Sequence[Tensor]) -> None:
         """Sends ``sent[r]`` to each rank r and fills ``received[r]`` from it; sizes are known to both, 0 sends nothing.
 
-        All receives are posted before the first send: on a slow link twice as fast as the other way round.
+        All receives are posted before the first send, which is twice as fast on a slow link.
         """
         finish = self.begin_exchange(sent, received)
         finish()
@@ -209,10 +212,10 @@ class Ranks:
     def begin_exchange(
         self, sent: Sequence[Tensor], received: Sequence[Tensor], kept: bool = False
     ) -> Callable[[], None]:
-        """As :meth:`exchange`; the result waits for its end. Neither side is touched meanwhile.
+        """Starts :meth:`exchange` and returns a function that waits for its end. Do not use the tensors before.
 
-        ``kept``: what is sent is never touched again, so that ranks of one host need not wait for each other at its
-        end.
+        ``kept``: the sent tensors are never changed again, so that ranks of one host need not wait for each other at
+            the end.
         """
         received[self.rank].copy_(sent[self.rank])
         others = [(self.rank + step) % self.size for step in range(1, self.size)]
@@ -241,7 +244,7 @@ class Ranks:
         return finish
 
     def let_go(self) -> None:
-        """Gives up what was sent and has arrived; any rank at any time."""
+        """Frees sent tensors that have arrived. Any rank may call it at any time."""
         if self._near is not None:
             self._near.let_go()
 
@@ -275,9 +278,9 @@ class Ranks:
         return [bytes(part.tolist()[:-1]).decode() for part in parts]
 
     def from_first(self, make: Callable[[], bytes | None]) -> bytes | None:
-        """What rank 0 makes, on every rank; the others do not call ``make``.
+        """Returns the result of ``make`` on rank 0 to every rank. Other ranks do not call ``make``.
 
-        Raises: an error of ours that ``make`` raises, as a CheckpointError on the other ranks.
+        Raises: an error of GraphWeft that ``make`` raises; on the other ranks it is a CheckpointError.
         """
         if self.size == 1:
             return make()
@@ -304,7 +307,7 @@ class Ranks:
         return whole.numpy().tobytes()
 
     def leave(self) -> None:
-        """Waits for the others, then ends the group."""
+        """Waits for the other ranks, then ends the group."""
         if self._owner and dist.is_initialized():
             self.at("leaving")
             with self._watched():
@@ -314,9 +317,10 @@ class Ranks:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Around all that this rank does: a failure ends every rank, and one line says which rank failed, and where.
+        """Context manager for the work of this rank. A failure ends every rank, and one line names the rank that
+        failed.
 
-        Raises: RankError, without a text where another rank or the starter speaks.
+        Raises: RankError; without a text if another rank or the starting process prints the message.
         """
         try:
             yield

@@ -30,7 +30,8 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {}
 
 
 def register_rule(operator: Any, code: Callable[..., Any]) -> None:
-    """Lets user functions that call the custom operator ``operator`` be compiled: ``code`` is the same in tensor code.
+    """Lets user functions that call the custom operator ``operator`` be compiled. ``code`` computes the same in tensor
+    code.
 
     Example:
         >>> import torch

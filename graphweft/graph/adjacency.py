@@ -62,7 +62,7 @@ class Adjacency:
         Raises: IndexRangeError for an id out of range; ShapeError for unequal lengths.
         """
         if rows.shape != cols.shape or rows.dtype != cols.dtype:
-            raise ShapeError(f"Adjacency: expected rows and columns alike, got {rows.shape} and {cols.shape}")
+            raise ShapeError(f"Adjacency: expected rows and columns of one shape, got {rows.shape} and {cols.shape}")
         with_ids = not summarize(rows).ascending
         num_edges = rows.numel()
         dtype = index_dtype(num_rows, num_cols, num_edges, with_ids)

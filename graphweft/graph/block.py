@@ -162,12 +162,12 @@ class FarEdges(DrawnEdges):
 
 
 class Block(Graph):
-    """A bipartite graph of one sampled hop: destination i is source i, for every destination.
+    """A bipartite graph of one sampled hop. Destination i is also source i.
 
     Attributes:
         edge_norm: float32 (num_edges,) factors that make sums over a destination's edges unbiased estimates of the sums
-            over all of its in-edges; None where the sampler has none.
-        is_whole: Whether it is known to have all in-edges of its destinations, as a rank's part has.
+            over all of its in-edges; None if the sampler has none.
+        is_whole: Whether the block is known to have all in-edges of its destinations, such as the part of a rank.
 
     Nodes are numbered as in the batch: sources are the batch's nodes ``n_id[:num_src]``. Edges are numbered destination
     by destination; ``e_id`` has their ids in the graph they were drawn from.
@@ -189,9 +189,10 @@ class Block(Graph):
     def of(
         cls, drawn: DrawnEdges, num_src: int, edge_norm: torch.Tensor | None = None, *, stays: bool = False
     ) -> Block:
-        """The block over drawn edges; all rows count.
+        """The block over drawn edges.
 
-        ``stays``: it is used again and again, and has all in-edges of its destinations, as a rank's part.
+        ``stays``: whether the block is used repeatedly and has all in-edges of its destinations, such as the part of a
+            rank.
         """
         block = cls.from_adjacency(drawn.adjacency(num_src), bipartite=True)
         assert isinstance(block, Block)
@@ -235,11 +236,11 @@ class Block(Graph):
     def src_degrees(self, loops: bool = False) -> torch.Tensor:
         """float32 (num_src,): edges into each source in the whole graph; ``loops``: self-loops count.
 
-        Raises: GraphError where those of a piece of a graph are not known.
+        Raises: GraphError for a piece of a graph whose degrees are not known.
         """
         found = derived(self.source, _all_degrees if loops else _degrees)
         if found is None:
-            raise GraphError("degrees: expected a graph without self-loops where a piece of it is read, got some")
+            raise GraphError("degrees: expected a piece of a graph without self-loops, got one with self-loops")
         return found[self.src_ids]
 
     def without_self_loops(self) -> Block:
@@ -254,7 +255,9 @@ class Block(Graph):
         return self.without_self_loops()
 
     def with_one_loop(self) -> Graph:
-        """Exactly one edge from every destination to itself, its last; edges are numbered anew, without ``edata``."""
+        """The block with exactly one edge from every destination to itself, its last; edges are renumbered, without
+        ``edata``.
+        """
         csc = self.without_self_loops().csc
         if isinstance(csc, FarAdjacency):
             looped = csc.with_last(torch.arange(csc.num_rows, device=csc.far.indptr.device))

@@ -298,7 +298,7 @@ def _append(who: str, kind: str, own: Any, made: Any, given: Mapping[str, Any] |
     for name, rows in own.items():
         if name not in given:
             remedy = f"{kind}={{{name!r}: rows}}, or delete it before"
-            raise GraphError(f"Graph.{who}: expected {kind} {name!r} of what is new, got none; give {remedy}")
+            raise GraphError(f"Graph.{who}: expected rows of {kind} {name!r} for the new ones, got none; give {remedy}")
         more = torch.as_tensor(given[name]).to(rows.dtype)
         if tuple(more.shape) != (count, *rows.shape[1:]):
             shape = (count, *rows.shape[1:])

@@ -36,13 +36,13 @@ class Graph(EdgesByEnds, ShownAsTable):
 
     Args:
         src: Sources of the edges: integer tensor, array or list, shape (num_edges,). Without ``dst``: an edge index of
-            shape (2, num_edges), or a sparse matrix of SciPy or torch, whose entry (i, j) is the edge i -> j; values
-            other than 1 are kept as ``edata["weight"]``.
+            shape (2, num_edges), or a sparse matrix of SciPy or torch. Entry (i, j) of a matrix is the edge i -> j, and
+            values other than 1 are kept as ``edata["weight"]``.
         dst: Destinations of the edges, in the same forms, shape (num_edges,).
-        num_nodes: Number of nodes; None: one more than the largest id; a pair (num_src, num_dst): bipartite. Ids with
-            large gaps are refused without it; :meth:`from_ids` renumbers them.
+        num_nodes: Number of nodes; None: one more than the largest id; a pair (num_src, num_dst) for a bipartite graph.
+            Without it, ids with large gaps raise an error; :meth:`from_ids` renumbers them.
 
-    Raises: DtypeError, ShapeError, IndexRangeError, GraphError: one line with what was expected and what came.
+    Raises: DtypeError, ShapeError, IndexRangeError or GraphError for arguments that do not fit.
 
     Example:
         >>> g = Graph([0, 1, 2], [1, 2, 2], num_nodes=4)
@@ -97,7 +97,7 @@ class Graph(EdgesByEnds, ShownAsTable):
 
     @classmethod
     def from_adjacency(cls, csc: Adjacency, *, bipartite: bool | None = None) -> Graph:
-        """A graph over a structure that was already checked; rows are destinations. Bipartite if its sides differ."""
+        """A graph over a checked structure, whose rows are destinations. Bipartite if the sides differ."""
         square = csc.num_rows == csc.num_cols if bipartite is None else not bipartite
         return cls._make(Forms(csc, None), csc.num_cols, csc.num_rows, square)
 
@@ -106,9 +106,9 @@ class Graph(EdgesByEnds, ShownAsTable):
         """A graph from in-edges: destination i has the sources ``indices[indptr[i] : indptr[i + 1]]``.
 
         Arrays of fitting types are kept, not copied, and must not be changed. Without ``num_src`` the graph is square.
-        ``edge_ids[p]`` is the number of the edge at position p; without them indices are in edge order.
+        ``edge_ids[p]`` is the number of the edge at position p; without it, edges follow ``indices``.
 
-        Raises: GraphError, IndexRangeError, DtypeError, ShapeError with the first fault and its position.
+        Raises: GraphError, IndexRangeError, DtypeError or ShapeError with the first fault and its position.
 
         Example:
             >>> g = Graph.from_csc([0, 0, 2], [0, 1])
@@ -119,12 +119,12 @@ class Graph(EdgesByEnds, ShownAsTable):
 
     @classmethod
     def from_ids(cls, src: Any, dst: Any, nodes: Any = None) -> tuple[Graph, NodeIds]:
-        """A graph over nodes with ids of any kind, integers or texts, and the :class:`NodeIds` that map back.
+        """A graph from ids that are any integers or texts, and the :class:`NodeIds` to map ids and node numbers.
 
-        Nodes are numbered in the order of ``nodes``, else of all ids ascending; ``ids[v]`` is the id of node v, and
-        ``ids.nodes(id)`` its number.
+        Nodes are numbered in the order of ``nodes``; without it in ascending order of the ids. ``ids[v]`` is the id of
+        node v, and ``ids.nodes(id)`` is the number of an id.
 
-        Raises: DtypeError, ShapeError; IndexRangeError for an edge at an id that is not among ``nodes``.
+        Raises: DtypeError, ShapeError; IndexRangeError for an edge with an id that is not in ``nodes``.
 
         Example:
             >>> graph, ids = Graph.from_ids(["ann", "bob"], ["bob", "eve"])
@@ -138,7 +138,7 @@ class Graph(EdgesByEnds, ShownAsTable):
     def hetero(cls, edges: Mapping[Relation, Any], num_nodes: Mapping[str, int] | None = None) -> Graph:
         """A typed graph: ``edges[(src_type, name, dst_type)] = (src, dst)`` with ids local to each type.
 
-        Laid out flat: nodes type after type in the order of ``num_nodes``, edges relation after relation.
+        Nodes are numbered type after type in the order of ``num_nodes``, edges relation after relation.
 
         Example:
             >>> Graph.hetero({("author", "writes", "paper"): ([0, 1], [0, 0])}, {"author": 2, "paper": 3})
@@ -150,7 +150,7 @@ class Graph(EdgesByEnds, ShownAsTable):
 
     @classmethod
     def typed(cls, csc: Adjacency, layout: TypedLayout) -> Graph:
-        """A typed graph over in-edges that are known to fit ``layout``: nodes type after type, ids by relation."""
+        """A typed graph over in-edges that were checked against ``layout``: nodes by type, edge ids by relation."""
         return cls._make(Forms(csc, None), csc.num_rows, csc.num_rows, True, layout)
 
     # Sizes
@@ -167,7 +167,7 @@ class Graph(EdgesByEnds, ShownAsTable):
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes; sources and destinations together if the graph is bipartite."""
+        """Number of nodes; for a bipartite graph the number of sources plus destinations."""
         return self._num_dst if self._is_square else self._num_src + self._num_dst
 
     @property
@@ -211,7 +211,7 @@ class Graph(EdgesByEnds, ShownAsTable):
 
     @property
     def any_form(self) -> tuple[Adjacency, bool]:
-        """The adjacency that is stored, in-edges or out-edges, and whether its rows are destinations."""
+        """The stored adjacency, in-edges or out-edges, and whether its rows are destinations."""
         form = self._forms.known()
         return form, self._forms.by[self._side] is form
 
@@ -273,7 +273,7 @@ class Graph(EdgesByEnds, ShownAsTable):
     # Derived graphs
 
     def reverse(self) -> Graph:
-        """Every edge reversed; edges keep their numbers, arrays are shared. ``g.reverse().reverse() is g``."""
+        """The reversed graph. Edges keep their numbers, and arrays are shared. ``g.reverse().reverse() is g``."""
         kept = self._reversed() if isinstance(self._reversed, weakref.ref) else self._reversed
         if kept is not None:
             return kept
@@ -287,16 +287,16 @@ class Graph(EdgesByEnds, ShownAsTable):
         return turned
 
     def without_self_loops(self) -> Graph:
-        """The graph without self-loops, remaining edges renumbered in order; itself if there are none.
+        """The graph without self-loops, other edges renumbered in order. Returns the graph itself if it has none.
 
-        The structure is made once. ``ndata`` and the rows of ``edata`` come along.
+        The structure is computed once. ``ndata`` and the rows of ``edata`` are kept.
         """
         loopless = self.loopless
         return self if loopless is self else self._named(loopless, lambda: edit.no_loops_mask(self.csc).bool())
 
     @property
     def loopless(self) -> Graph:
-        """As :meth:`without_self_loops` without named tensors, made once: what layers ask for."""
+        """As :meth:`without_self_loops`, without named tensors. Computed once, for layers."""
         if not self.has_self_loops:
             return self
         if self._no_loops is None:
@@ -305,14 +305,14 @@ class Graph(EdgesByEnds, ShownAsTable):
         return self._no_loops
 
     def with_one_loop(self) -> Graph:
-        """Exactly one edge from every node to itself, after the others; edges are numbered anew, without ``edata``."""
+        """The graph with exactly one self-loop at every node, after the other edges; renumbered, without ``edata``."""
         self._require_square("with_one_loop")
         return self._over(edit.concat(self.loopless.csc, edit.loops(self.nodes(), self._num_dst)))
 
     def edge_subgraph(self, keep: Ids) -> Graph:
-        """The edges with these ids (or where a boolean mask holds), in their order, over the same nodes.
+        """The graph of the edges with these ids, or of a boolean mask, in their order, over the same nodes.
 
-        ``ndata`` and the rows of ``edata`` come along: an ``edata["id"]`` set before says which edges stayed.
+        ``ndata`` and the rows of ``edata`` are kept. An ``edata["id"]`` that was set before shows which edges remain.
         """
         ids = as_selection("Graph.edge_subgraph", "edge", keep, self.num_edges)
         member = torch.zeros(self.num_edges, dtype=torch.uint8, device="cpu")
@@ -335,12 +335,12 @@ class Graph(EdgesByEnds, ShownAsTable):
         return self._make(forms, self._num_src, self._num_dst, self._is_square, layout)
 
     def add_self_loops(self, *, missing_only: bool = False, fill_value: Any = 1.0) -> Graph:
-        """One more edge v -> v for every node v, numbered after the others; ``missing_only``: where there is none yet.
+        """Adds an edge v -> v for every node v, after the others; with ``missing_only`` only to nodes without one.
 
-        ``ndata`` comes along. In ``edata`` the new edges have ``fill_value``: a number, a row, "sum", "mean", "min" or
-        "max" of the node's in-edges, or a dict of those by name.
+        ``ndata`` is kept. ``fill_value`` gives the rows of ``edata`` of the new edges: a number, a row, the "sum",
+        "mean", "min" or "max" of the node's in-edges, or a dict of these by name.
 
-        Raises: GraphError; DtypeError for a value that a field cannot hold.
+        Raises: GraphError; DtypeError for a value that does not fit the dtype of a field.
 
         Example:
             >>> [t.tolist() for t in Graph([0], [1]).add_self_loops().edges()]
@@ -355,12 +355,12 @@ class Graph(EdgesByEnds, ShownAsTable):
         return made
 
     def to_bidirected(self, reduce: str | None = None) -> Graph:
-        """Edges u -> v wherever u -> v or v -> u is an edge, each once, numbered by destination, then source.
+        """The graph with an edge u -> v if u -> v or v -> u is an edge, each once, by destination, then source.
 
-        ``ndata`` comes along. ``reduce`` says what becomes of ``edata``: "sum", "mean", "min" or "max" over all edges
-        u -> v and v -> u (a self-loop counts twice, as in ``A + A.T``), or "drop".
+        ``ndata`` is kept. ``reduce`` merges the rows of ``edata``: "sum", "mean", "min" or "max" over all edges u -> v
+        and v -> u (a self-loop counts twice, as in ``A + A.T``), or "drop".
 
-        Raises: GraphError where there is ``edata`` and no ``reduce``; DtypeError for a field that it does not fit.
+        Raises: GraphError for ``edata`` without ``reduce``; DtypeError for a field of another dtype.
         """
         self._require_square("to_bidirected")
         self._require_untyped("to_bidirected")
@@ -368,25 +368,25 @@ class Graph(EdgesByEnds, ShownAsTable):
         return merge(self, self._over(edit.both_directions(self.csc)), reduce, both=True)
 
     def to_simple(self, reduce: str | None = None) -> Graph:
-        """Parallel edges made one, numbered by destination, then source.
+        """The graph with parallel edges merged, numbered by destination, then source.
 
-        Node tensors come along; ``reduce``, over parallel edges, and errors as of :meth:`to_bidirected`.
+        ``ndata`` is kept. ``reduce``, over parallel edges, and errors are as for :meth:`to_bidirected`.
         """
         self._require_untyped("to_simple")
         reduce = as_reduce("Graph.to_simple", reduce, self.edata)
         return merge(self, self._over(edit.without_parallel(self.csc)), reduce)
 
     def take_dst(self, rows: Ids) -> Graph:
-        """Bipartite graph of the edges into ``rows``: destination i is ``rows[i]``, sources stay.
+        """Bipartite graph of the edges into ``rows``: destination i is ``rows[i]``, and sources stay the same.
 
-        The structure of the last rows is kept. Edges are numbered destination by destination; :meth:`in_edge_ids` tells
-        their numbers here. Rows of named tensors come along.
+        The structure for the last ``rows`` is kept. Edges are numbered destination by destination; :meth:`in_edge_ids`
+        returns their numbers in this graph. Rows of named tensors are kept.
         """
         ids = as_selection("Graph.take_dst", "dst", rows, self._num_dst)
         return self._named(self.edges_into(ids), lambda: self.in_edge_ids(ids), None, ids)
 
     def edges_into(self, rows: Ids) -> Graph:
-        """As :meth:`take_dst` without named tensors: what layers ask for."""
+        """As :meth:`take_dst`, without named tensors, for layers."""
         ids = as_selection("Graph.take_dst", "dst", rows, self._num_dst)
         if self._taken is None or not torch.equal(self._taken[0], ids):
             forms = Forms(self.csc.take_rows(ids), None)
@@ -394,9 +394,9 @@ class Graph(EdgesByEnds, ShownAsTable):
         return self._taken[1]
 
     def take_dst_with_loops(self, rows: torch.Tensor) -> Graph:
-        """As :meth:`take_dst`, every destination with one more edge from itself, after its others; no edge ids.
+        """As :meth:`take_dst`, with one more edge from every destination to itself, after its others; without edge ids.
 
-        The graph of the last rows is kept.
+        The graph for the last ``rows`` is kept.
         """
         if self._looped is None or not torch.equal(self._looped[0], rows):
             forms = Forms(edit.rows_with_loops(self.csc, rows), None)
@@ -404,10 +404,10 @@ class Graph(EdgesByEnds, ShownAsTable):
         return self._looped[1]
 
     def take_src(self, rows: Ids) -> Graph:
-        """Bipartite graph of the edges out of ``rows``: source i is ``rows[i]``, destinations stay.
+        """Bipartite graph of the edges out of ``rows``: source i is ``rows[i]``, and destinations stay the same.
 
-        Edges are numbered source by source; :meth:`out_edge_ids` tells their numbers here. Rows of named tensors come
-        along.
+        Edges are numbered source by source; :meth:`out_edge_ids` returns their numbers in this graph. Rows of named
+        tensors are kept.
         """
         ids = as_selection("Graph.take_src", "src", rows, self._num_src)
         bare = self._make(Forms(None, self.csr.take_rows(ids)), ids.numel(), self._num_dst, False)
@@ -468,7 +468,7 @@ class Graph(EdgesByEnds, ShownAsTable):
 
     @property
     def layout(self) -> TypedLayout:
-        """Types with their ranges of nodes and edges; an untyped square graph has one of each, named as in DGL."""
+        """Types with their ranges of nodes and edges. An untyped square graph has one type of each, named as in DGL."""
         if self._layout is None:
             self._require_square("layout")
             return TypedLayout(("_N",), (0, self._num_dst), (("_N", "_E", "_N"),), (0, self.num_edges))
@@ -493,7 +493,7 @@ class Graph(EdgesByEnds, ShownAsTable):
         return stretches(self.layout.edge_offsets)
 
     def relation_graph(self, relation: Relation) -> Graph:
-        """Bipartite graph of one relation, with ids local to its types and named tensors; edges keep their order."""
+        """Bipartite graph of one relation, with ids local to its types and named tensors. Edges keep their order."""
         layout = self.layout
         ids, src, dst = layout.edge_range(relation), layout.node_range(relation[0]), layout.node_range(relation[2])
         here = slice(ids.start, ids.stop)
@@ -505,7 +505,7 @@ class Graph(EdgesByEnds, ShownAsTable):
     def add_inverse_relations(self) -> Graph:
         """The graph with an inverse relation for every relation: ``inverse <name>``, after all others.
 
-        A turned edge has the ``edata`` of its edge.
+        An inverse edge has the ``edata`` of its edge.
         """
         counts = {name: len(self.layout.node_range(name)) for name in self.node_types}
         made = Graph.hetero(invert(*self.edges(), self.layout), counts)
@@ -537,7 +537,7 @@ class Graph(EdgesByEnds, ShownAsTable):
         return self._all_fields()["edata"]
 
     def stored(self, name: str) -> Mapping[str, torch.Tensor]:
-        """The tensors of ``ndata``, ``srcdata``, ``dstdata`` or ``edata``; empty where none were set."""
+        """The tensors of ``ndata``, ``srcdata``, ``dstdata`` or ``edata``; empty if none were set."""
         fields = self._fields.get(name)
         return {} if fields is None else fields.tensors
 

@@ -27,15 +27,15 @@ _SPLITS = ("train_idx", "val_idx", "test_idx")
 def from_dgl(
     graph: Any, split: int | Mapping[str, Any] | None = None, *, features: str = "feat", labels: str = "label"
 ) -> GraphParts:
-    """The parts of a ``DGLGraph``: edges keep their ids, and all tensors of nodes and edges are kept.
+    """Converts a ``DGLGraph``. Edges keep their ids, and all tensors of nodes and edges are kept.
 
     Args:
-        graph: A graph of one or many types; no block.
+        graph: A graph of one or many types, but no block.
         split: As for :func:`from_pyg`.
         features: Name of the node tensors that are ``x``.
         labels: Name of the node tensors that are ``y``.
 
-    Warns: UserWarning for masks with several splits while none is chosen.
+    Warns: UserWarning for masks with several splits without ``split``.
 
     Raises: DtypeError for other objects; GraphError for a block.
     """
@@ -79,16 +79,16 @@ def from_dgl(
 
 
 def to_dgl(source: Any, *, features: str = "feat", labels: str = "label") -> Any:
-    """A ``DGLGraph`` with the edges in their order and all tensors of nodes and edges.
+    """Converts to a ``DGLGraph``, with the edges in their order and all tensors of nodes and edges.
 
     Args:
-        source: A graph, a dataset, or the parts that :func:`from_dgl` or :func:`from_pyg` give.
-        features: The name that ``x`` gets.
-        labels: The name that ``y`` gets.
+        source: A graph, a dataset, or a result of :func:`from_dgl` or :func:`from_pyg`.
+        features: Name for ``x``.
+        labels: Name for ``y``.
 
-    Warns: UserWarning with the names of what a DGLGraph has no place for.
+    Warns: UserWarning with the names of fields that a DGLGraph cannot contain.
 
-    Raises: MissingPackageError without DGL; GraphError for what is no graph, or a bipartite one without types;
+    Raises: MissingPackageError without DGL; GraphError for another object, or for a bipartite graph without types;
     DtypeError for sparse features.
     """
     try:

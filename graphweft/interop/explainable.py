@@ -59,15 +59,16 @@ class Explainable(nn.Module):
 
 
 def explainable(model: nn.Module) -> Explainable:
-    """``model`` for ``torch_geometric.explain.Explainer`` and for Captum; it shares the parameters.
+    """Wraps ``model`` for ``torch_geometric.explain.Explainer`` and for Captum. Parameters are shared.
 
     Masks of nodes and features work with every model. A mask of edges multiplies the edge weights, so it needs a model
-    that takes them: with SAGE and GIN a message counts by its mask, as in PyTorch Geometric; GCN normalises after it.
+    that takes them. With SAGE and GIN, the mask multiplies the messages, as in PyTorch Geometric. GCN normalises after
+    the mask.
 
     Args:
         model: A model called as ``model(graph, x)``, or ``model(graph, x, edge_weight=...)``.
 
-    Raises: MissingPackageError without PyTorch Geometric; ConfigError for what is no module.
+    Raises: MissingPackageError without PyTorch Geometric; ConfigError for an object that is no module.
 
     Example:
         >>> from graphweft.nn.sage import SAGE

@@ -34,10 +34,11 @@ def _attribute(who: str, what: str, name: str, items: Iterable[tuple[Any, dict[s
 
 
 def from_networkx(graph: Any, *, ndata: Sequence[str] = (), edata: Sequence[str] = ()) -> Graph:
-    """Nodes are numbered in the order of ``graph.nodes``; an undirected edge becomes one edge each way, a loop one.
+    """Converts a NetworkX graph. Nodes are numbered in the order of ``graph.nodes``. An undirected edge becomes two
+    edges.
 
-    Edges have the order of ``graph.edges``; the ways back follow after all of them. ``ndata`` and ``edata`` name the
-    attributes to take along, Python floats as float32.
+    Edges have the order of ``graph.edges``, and the reverse edges of an undirected graph follow them. A self-loop
+    becomes one edge. ``ndata`` and ``edata`` name the attributes to convert; Python floats become float32.
 
     Raises: DtypeError for anything but a NetworkX graph; GraphError if an attribute is missing somewhere.
 
@@ -63,9 +64,11 @@ def from_networkx(graph: Any, *, ndata: Sequence[str] = (), edata: Sequence[str]
 
 
 def to_networkx(graph: Graph, *, ndata: Sequence[str] = (), edata: Sequence[str] = ()) -> Any:
-    """A ``networkx.DiGraph``, or a ``MultiDiGraph`` if there are parallel edges; edges carry their number as ``id``.
+    """Converts to a ``networkx.DiGraph``, or to a ``MultiDiGraph`` if there are parallel edges. Edges have their number
+    as ``id``.
 
-    A bipartite graph has its destinations after its sources, and NetworkX's node attribute ``bipartite`` (0 sources).
+    For a bipartite graph, destinations follow the sources, and nodes have NetworkX's attribute ``bipartite`` (0 for
+    sources).
 
     Raises: MissingPackageError without NetworkX; GraphError for an unknown field.
     """

@@ -113,7 +113,7 @@ class GraphParts:
         found = [self.graph.node_types[at] for at in counts.nonzero().reshape(-1).tolist()]
         targets = found or sorted(self.labels)
         if len(targets) > 1:
-            raise DataError(f"dataset: expected labels on one node type, got some on {', '.join(targets)}")
+            raise DataError(f"dataset: expected labels on one node type, got labels on {', '.join(targets)}")
         return (targets[0], self.labels.get(targets[0])) if targets else (None, None)
 
     def _edge_column(self, name: str) -> Tensor | None:

@@ -32,19 +32,19 @@ _WHO = "from_pyg"
 
 
 def from_pyg(data: Any, split: int | Mapping[str, Any] | None = None) -> GraphParts:
-    """The parts of a ``torch_geometric.data.Data``, ``HeteroData`` or ``TemporalData``, with all fields.
+    """Converts a ``torch_geometric.data.Data``, ``HeteroData`` or ``TemporalData`` with all fields.
 
-    Edges come from ``edge_index`` (row 0 sources) or a sparse ``adj_t`` (rows destinations), whose values are the edge
-    tensor ``edge_weight``, unless all are one (``edge_attr`` where they have columns). Node tensors other than features
-    and labels become ``ndata``, edge tensors ``edata`` (typed graphs: tables by type and relation), and what is
-    neither is ``extra``. Masks also stay among the node tensors.
+    Edges come from ``edge_index`` (sources in row 0) or a sparse ``adj_t`` (rows are destinations). Values of ``adj_t``
+    become the edge tensor ``edge_weight``, unless all are one; values with columns become ``edge_attr``. Node tensors
+    other than features and labels become ``ndata``, and edge tensors ``edata`` (for typed graphs, tables by type and
+    relation). Other fields become ``extra``. Masks also stay among the node tensors.
 
     Args:
         data: The object.
-        split: Which column to take of masks that hold several splits, (N, S); or a dict of ids or masks for "train",
-            "val" ("valid") and "test", by node type for typed graphs, in place of what ``data`` has, masks too.
+        split: Column of masks with several splits, (N, S). Or a dict of ids or masks for "train", "val" ("valid") and
+            "test", by node type for typed graphs, in place of the masks of ``data``.
 
-    Warns: UserWarning for masks with several splits while none is chosen.
+    Warns: UserWarning for masks with several splits without ``split``.
 
     Raises: DtypeError for other objects; GraphError for parts that do not fit; errors of Graph for ids out of range.
 

@@ -17,9 +17,10 @@ from graphweft.graph.ids import borrow
 
 
 def from_scipy(matrix: Any, *, weight: str | None = None) -> Graph:
-    """Every stored entry (i, j) as an edge i -> j, numbered row by row; ``weight`` names the edge field for the values.
+    """Converts a sparse matrix: entry (i, j) is the edge i -> j. ``weight`` names the edge field for the values.
 
-    A square matrix gives a square graph, any other a bipartite one. Explicit zeros are edges.
+    Edges are numbered row by row. A square matrix gives a square graph, any other matrix a bipartite one. Explicit
+    zeros are edges.
 
     Raises: DtypeError for anything but a SciPy sparse matrix; GraphError, IndexRangeError for a damaged one.
 
@@ -41,9 +42,10 @@ def from_scipy(matrix: Any, *, weight: str | None = None) -> Graph:
 
 
 def to_scipy(graph: Graph, *, weight: str | torch.Tensor | None = None) -> sp.csr_array:
-    """CSR array (num_src, num_dst) with an entry per edge; ``weight``: an edge field, a tensor (num_edges,), else ones.
+    """A CSR array (num_src, num_dst) with an entry per edge. ``weight``: an edge field or a tensor (num_edges,); None:
+    ones.
 
-    Parallel edges stay separate entries, which SciPy reads as their sum.
+    Parallel edges are separate entries, which SciPy adds up.
 
     Example:
         >>> to_scipy(Graph([0, 0], [1, 1], num_nodes=2)).toarray().tolist()

@@ -21,15 +21,16 @@ _SPLITS = ("train_idx", "val_idx", "test_idx")
 
 
 def to_pyg(source: Any, *, x: Any = None, y: Any = None, **tensors: Any) -> Any:
-    """A ``torch_geometric.data.Data`` (typed graphs: ``HeteroData``) with the edges and named tensors.
+    """Converts to a ``torch_geometric.data.Data``, for typed graphs to ``HeteroData``, with the edges and named
+    tensors.
 
-    Edges keep their order in ``edge_index``. ``source``: a Graph with its ``ndata`` and ``edata``; a dataset or the
-    parts that :func:`from_pyg` gives, with all that they hold. ``x``: dense or SparseFeatures (becomes a torch CSR
-    tensor), for a typed graph a dict by node type. ``train_idx=...`` and its like become masks; other tensors
-    are passed on, for a typed graph to the types or relations that a dict names.
+    Edges keep their order in ``edge_index``. ``source``: a Graph with its ``ndata`` and ``edata``, or a dataset or a
+    result of :func:`from_pyg` with all fields. ``x``: dense features or SparseFeatures (which become a torch CSR
+    tensor), for a typed graph a dict by node type. ``train_idx``, ``val_idx`` and ``test_idx`` become masks. Other
+    tensors are passed on, for a typed graph as a dict by type or relation.
 
-    Raises: MissingPackageError without PyTorch Geometric; GraphError for a bipartite untyped graph, or a name that
-    nodes and edges have; ConfigError for tensors of a typed graph without their type.
+    Raises: MissingPackageError without PyTorch Geometric; GraphError for a bipartite untyped graph, or for a name that
+    both nodes and edges have; ConfigError for tensors of a typed graph without their type.
 
     Example:
         >>> to_pyg(Graph([0, 1], [1, 0]), x=torch.ones(2, 4), train_idx=torch.tensor([1])).train_mask.tolist()

@@ -65,16 +65,16 @@ class Preparer(Protocol):
 
 
 class Batch(Named):
-    """The nodes around some seeds.
+    """A mini-batch: some seeds and the nodes and edges that were sampled around them.
 
-    Of a typed graph, ``batch["paper"]`` are the nodes of a type (``x``, ``y``, ``n_id``, ``batch_size``) and
-    ``batch["author", "writes", "paper"]`` the edges of a relation (``edge_index``, ``e_id``), also by the pair of types
-    or the name alone where that is one relation; ids are local to types. ``batch.y_dict`` and every other name with
-    ``_dict`` collect a name over the types.
+    For a typed graph, ``batch["paper"]`` has the nodes of a type (``x``, ``y``, ``n_id``, ``batch_size``).
+    ``batch["author", "writes", "paper"]`` has the edges of a relation (``edge_index``, ``e_id``). The pair of types or
+    the name is enough if it is unique. Ids are local to types. ``batch.y_dict`` and every other name with ``_dict``
+    collect a name over the types.
 
-    Other tensors of the graph, its ``ndata`` and ``edata``, have their names, rows as in ``n_id`` and ``edge_index``:
-    ``batch.pos``, ``batch.train_mask``. All names can be assigned, new ones too; views by type keep theirs apart. All
-    tensors are where :meth:`to` sent the batch; blocks stay on the CPU.
+    Tensors of ``graph.ndata`` and ``graph.edata`` have their names, such as ``batch.pos``, with rows as in ``n_id`` and
+    ``edge_index``. All names can be assigned, new ones too; views by type have their own. :meth:`to` moves all tensors;
+    blocks stay on the CPU.
 
     Attributes:
         batch_size: Number of seeds; rows ``[:batch_size]`` of every node table belong to them.
@@ -92,17 +92,17 @@ class Batch(Named):
 
     @property
     def data(self) -> Any:
-        """What it was drawn from."""
+        """The dataset or graph of the batch."""
         return self._data
 
     @Row
     def x(self) -> Any:
-        """Features of its nodes, (num_nodes, F), dense or sparse as the dataset has them; None without."""
+        """Features of the nodes, (num_nodes, F), dense or sparse as in the dataset; None without features."""
         return None
 
     @Row
     def input_id(self) -> Tensor:
-        """int64 (batch_size,) places of the seeds in the loader's list of seeds; node ids where that was a mask."""
+        """int64 (batch_size,) positions of the seeds in the loader's list of seeds; node ids if that was a mask."""
         return self._input_id
 
     seed_time = given("Times of the seeds; None without.")
@@ -124,7 +124,7 @@ class Batch(Named):
 
     @Row
     def node_norm(self) -> Tensor | None:
-        """float32 (num_nodes,) weights of losses, whose sum over the seeds is unbiased; None: all alike."""
+        """float32 (num_nodes,) weights of losses for an unbiased sum over the seeds; None: equal weights."""
         return self._sample.node_norm
 
     @Row
@@ -134,7 +134,7 @@ class Batch(Named):
 
     @Row
     def batch(self) -> Tensor | None:
-        """int64 (num_nodes,) number of the seed whose subgraph a node belongs to; None where all share one."""
+        """int64 (num_nodes,) number of the seed whose subgraph a node belongs to; None for a shared subgraph."""
         return self._sample.owner
 
     @property

@@ -42,15 +42,15 @@ class Graphs(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GraphBatch:
-    """Some graphs side by side.
+    """A batch of several graphs as one block-diagonal graph.
 
     Attributes:
         graph: All of them in one block-diagonal graph of N nodes and E edges; graphs stay on the CPU.
         x: (N, F) features, or None.
         y: (num_graphs,) or (num_graphs, C) labels.
         ptr: int64 (num_graphs + 1,): graph i has nodes ``ptr[i]`` to ``ptr[i + 1]``.
-        batch: int64 (N,): the graph that each node is of.
-        index: int64 (num_graphs,): which graphs of the set they are.
+        batch: int64 (N,): number of the graph of each node.
+        index: int64 (num_graphs,): numbers of the graphs in the set.
         edge_weight: (E,) weights in the order of ``graph.edges()``, or None.
         edge_attr: (E, K) features in that order, or None.
     """
@@ -97,8 +97,8 @@ class GraphBatch:
 class GraphLoader(EpochLoader[GraphBatch]):
     """Batches of whole graphs. Every ``iter(loader)`` starts the next epoch.
 
-    Order and batches follow from ``seed`` and the epoch alone. :meth:`state_dict`, taken between batches, is a few
-    numbers from which another process yields the rest of the epoch, and all later ones.
+    Order and batches depend only on ``seed`` and the epoch. :meth:`state_dict`, taken between batches, is small. A
+    loader that loads it, in another process too, resumes with the next batch of the epoch.
 
     Args:
         ds: A :class:`gw.GraphDataset`.
@@ -106,9 +106,9 @@ class GraphLoader(EpochLoader[GraphBatch]):
         shuffle: A new order of the graphs every epoch.
         seed: Keys the order.
         drop_last: Leave out a last batch that is not full.
-        graphs: Which graphs of the set: ids or a mask; None: all.
-        prefetch: Batches made ahead by threads beside the model; 0: each when it is asked for.
-        workers: Threads that make them; None: as many as ``prefetch``, at most one per processor.
+        graphs: Ids or a mask of the graphs to use; None: all.
+        prefetch: Batches that threads make ahead; 0: each batch is made when it is needed.
+        workers: Threads that make batches ahead; None: as many as ``prefetch``, at most one per processor.
         item_weight: As for :class:`gw.Loader`: weights of the graphs, or "balanced".
         share: As for :class:`gw.Loader`: (rank, number of ranks).
 

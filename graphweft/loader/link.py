@@ -38,38 +38,40 @@ _NEGATIVE_STAGE = 1 << 32  # draws of negatives are keyed apart from those of ne
 class LinkLoader(FedLoader[LinkBatch]):
     """Edges to predict, ``batch_size`` at a time, with the sampled neighbourhoods of their ends.
 
-    Batches are the same for any number of threads; ``state_dict`` goes on in the middle of an epoch, as in
-    :class:`gw.Loader`. Negatives are exact: never a known edge, never a node with itself, and each pair that remains
-    equally likely.
+    Batches do not depend on the number of threads. ``state_dict`` resumes in the middle of an epoch, as for
+    :class:`gw.Loader`. Negatives are exact: never a known edge and never a pair of a node with itself. All other pairs
+    are equally likely.
 
     Args:
         ds: A dataset, or a graph alone; its edges carry the messages.
-        edge_label_index: (2, P) ends of the edges to predict; None: all edges of the graph (of ``relation``). Of a
+        edge_label_index: (2, P) ends of the edges to predict; None: all edges of the graph (of ``relation``). For a
             typed graph also (relation, ends).
-        edge_label: (P,) labels; None: all are positives. Negatives have label 0; where negatives are drawn and the
-            smallest of these labels is 0, all of them are raised by 1.
+        edge_label: (P,) labels; None: all edges are positives. Negatives have label 0. If negatives are drawn and the
+            smallest label is 0, all labels are raised by 1.
         fanouts: As for :class:`gw.Loader`; by relation for a typed graph.
         batch_size: Edges of a batch.
         shuffle: A new order every epoch.
         seed: Keys order, neighbours and negatives.
-        negatives: "binary": pairs of any nodes; "tail": the positive's source with another destination; both make
-            ``edge_label_index`` and ``edge_label``. "triplet": as "tail", as ``src_index``, ``dst_pos_index``,
-            ``dst_neg_index``. "in-batch": the other positives' destinations, where ``negative_mask`` holds. "none".
-        amount: Negatives of a positive; with "binary" also a share such as 0.5, rounded up for a batch.
-        negative_weight: Weights of the nodes that negatives are drawn from; see :class:`NegativeSampler`.
-        distinct: No negative twice in a batch, with "tail" and "triplet" no negative of a source twice.
-        known: Graph whose edges are never negatives; None: the edges of the graph and of ``edge_label_index``.
-        exclude: Edges that carry no messages: "target": those of the batch, parallel ones too; "both": their reverses
-            as well, for undirected graphs; "none". Or a function of the sources and destinations of a batch's edges,
-            int64 (n,) each, that returns a mask (n,) of those to exclude, or the sources and destinations of other
-            edges, each of which leads to an end of the batch.
-        relation: For a typed graph: the relation to predict; ids are then local to its types.
-        reverse_relation: For a typed graph: the relation that holds the reverses, for ``exclude="both"``.
+        negatives: "binary" for pairs of any nodes, or "tail" for the positive's source with another destination;
+            batches have ``edge_label_index`` and ``edge_label``. "triplet" is as "tail", with ``src_index``,
+            ``dst_pos_index`` and ``dst_neg_index``. "in-batch" takes the destinations of the other positives;
+            ``negative_mask`` marks the valid ones. "none" draws none.
+        amount: Negatives per positive; with "binary" also a share such as 0.5, rounded up for a batch.
+        negative_weight: Weights of the nodes in negatives; see ``weight`` of :class:`NegativeSampler`.
+        distinct: Whether the negatives of a batch differ; with "tail" and "triplet", whether those of a source differ.
+        known: Graph of all edges that are never negatives; None: the edges of the graph and of ``edge_label_index``.
+        exclude: Edges that carry no messages. "target": the edges of the batch and parallel ones; "both": also their
+            reverses, for undirected graphs; "none". Or a function of the sources and destinations of the batch's edges,
+            int64 (n,) each. It returns a mask (n,) of the edges to exclude, or the sources and destinations of other
+            edges, each into an end of the batch.
+        relation: For a typed graph, the relation to predict; ids are then local to its types.
+        reverse_relation: For a typed graph, the relation of the reverse edges, for ``exclude="both"``.
         replace, weight: As for :class:`gw.Loader`.
-        time: (E,) times of the graph's edges; neighbours are never later than the edge to predict. Every end has then a
-            tree of its own (see :class:`SegmentSampler`), and of the graph's edges between the ends only those that are
+        time: (E,) times of the graph's edges; neighbours are never later than the edge to predict. Every end then has a
+            tree of its own (see :class:`SegmentSampler`). Of the graph's edges between the ends, only those that are
             not earlier are excluded.
-        edge_label_time: (P,) times of the edges to predict; None with ``edge_label_index`` None: theirs in ``time``.
+        edge_label_time: (P,) times of the edges to predict. Without ``edge_label_index`` the default are their times in
+            ``time``.
         window, strategy: As for :class:`SegmentSampler`.
         drop_last, prefetch, workers, share, fetch: As for :class:`gw.Loader`.
         item_weight: As for :class:`gw.Loader`; "balanced" counts the classes of ``edge_label``.
@@ -160,12 +162,12 @@ class LinkLoader(FedLoader[LinkBatch]):
 
     @property
     def graph(self) -> Graph:
-        """The graph that messages pass over."""
+        """The graph whose edges carry messages."""
         return self.sampler.graph
 
     @property
     def data(self) -> Data | Graph:
-        """The dataset, or the graph alone, as it was given."""
+        """The dataset or graph that was given."""
         return self._ds
 
     def _known(
@@ -417,7 +419,7 @@ def _labels(labels: Any, count: int, negatives: str) -> Tensor:
     given: Tensor = torch.as_tensor(labels).detach().cpu()
     check_rows("LinkLoader edge_label", given, count, "edge")
     if negatives in ("triplet", "in-batch"):
-        raise ConfigError(f"LinkLoader: expected no edge_label with negatives {negatives!r}, got some")
+        raise ConfigError(f"LinkLoader: edge_label cannot be combined with negatives={negatives!r}")
     return given
 
 

@@ -35,49 +35,49 @@ _USUAL_FANOUTS = (15, 10, 5)
 
 
 class Loader(FedLoader[Batch]):
-    """Neighbourhoods of the seeds, ``batch_size`` at a time. Every ``iter(loader)`` starts the next epoch.
+    """Mini-batches: sampled neighbourhoods of ``batch_size`` seeds each. Every ``iter(loader)`` starts the next epoch.
 
-    Batches are the same for any number of threads. :meth:`state_dict`, taken between batches, is a few numbers from
-    which another process yields the rest of the epoch, and all later ones, bit for bit.
+    Batches do not depend on the number of threads. :meth:`state_dict`, taken between batches, is small. A loader that
+    loads it, in another process too, resumes with the next batch of the epoch, bit for bit.
 
     Args:
-        ds: A dataset, or a graph alone; a :class:`gw.macro.Store`, whose structure is read into memory and whose
-            features stay on disk: rows of coming batches are read ahead and kept by their next use.
-        seeds: Distinct nodes: ids or a mask (``batch.input_id`` are node ids then); on a typed graph also a type, or
-            (type, ids or mask), local to it; None: the training nodes of ``ds``.
-        fanouts: In-edges that a node draws, one number a hop from the seeds outwards: at most k, or -1 for all; None:
-            15, 10, 5. On a typed graph these hold for every relation; a dict from relation to such a list sets them
-            apart, with 0 for relations that it does not name.
-        batch_size: Seeds of a batch; the last batch may have fewer. With a sampler over items of its own (parts,
-            draws): items of a batch.
-        shuffle: A new order of the seeds, or items, every epoch.
+        ds: A dataset, or a graph alone. Or a :class:`gw.macro.Store`: its structure is read into memory, its features
+            stay on disk, and rows of coming batches are read ahead.
+        seeds: Distinct nodes as ids or a mask; None: the training nodes of ``ds``. On a typed graph also a type, or
+            (type, ids or mask) with ids local to it. ``batch.input_id`` has node ids, also for a mask.
+        fanouts: Most in-edges that a node draws, one number per hop from the seeds outwards; -1: all. None: 15, 10, 5.
+            On a typed graph the numbers apply to every relation. A dict from relation to such a list sets them
+            separately; relations that are not in it have 0.
+        batch_size: Seeds of a batch; the last batch may have fewer. For a sampler with other items (parts, draws),
+            items of a batch.
+        shuffle: Whether every epoch has a new order of the seeds, or items.
         seed: Keys order and draws.
         replace: Draw edges with replacement.
         weight: (E,) weights >= 0 of the edges, or a mask, by edge id; on a typed graph also a dict by relation; None:
             uniform.
-        sampler: Draws the batches; None: a :class:`NeighborSampler` of ``fanouts``, ``replace`` and ``weight``, or on a
-            typed graph a :class:`SegmentSampler` of the same.
-        time: Times of the seeds, for a :class:`SegmentSampler` of edges with times; seeds may repeat then.
+        sampler: Draws the batches; None: a :class:`NeighborSampler` with ``fanouts``, ``replace`` and ``weight``, or on
+            a typed graph a :class:`SegmentSampler`.
+        time: Times of the seeds, for a :class:`SegmentSampler` with times; seeds may then repeat.
         drop_last: Leave out a last batch that is not full.
-        prefetch: Batches prepared ahead by threads beside the model; 0: none, each is prepared when asked for; None:
-            tried out during the first batches.
-        workers: Threads that prepare ahead; 0: none, as ``prefetch=0``; None: as many as ``prefetch``, at most one per
-            processor.
-        item_weight: (num_seeds,) weights by which the seeds of a batch are drawn, instead of a pass over all seeds;
-            "balanced" gives all classes the same weight. A seed is at most once in a batch, and an epoch has as many
-            batches as a pass.
-        share: (rank, number of ranks) or ``gw.dist.Ranks``: the part of every epoch that this process takes. Together
-            the ranks take every seed, each the same number.
-        fetch: A function from node ids, int64 (n,), to their rows, which become ``batch.x``: features that lie in a
-            store of your own. Called from any thread; on a typed graph a dict of such functions by type, of local ids.
+        prefetch: Batches that threads prepare ahead; 0: each batch is prepared when it is needed; None: the faster way
+            is measured during the first batches.
+        workers: Threads that prepare batches ahead; 0: none, as ``prefetch=0``; None: as many as ``prefetch``, at most
+            one per processor.
+        item_weight: (num_seeds,) weights by which the seeds of a batch are drawn, in place of a pass over all seeds;
+            "balanced" gives all classes the same weight. A seed occurs at most once in a batch. The number of batches
+            of an epoch stays the same.
+        share: (rank, number of ranks) or ``gw.dist.Ranks``: the part of every epoch for this process. Together, the
+            ranks take every seed, and each takes the same number.
+        fetch: A function from node ids, int64 (n,), to their rows, which become ``batch.x``, for features in a store of
+            your own. It is called from any thread. On a typed graph, a dict by type of such functions of local ids.
         prepare: How the batches of a neighbour sampler are made; None: each by one thread.
-            :class:`gw.schedule.Subtasks` cuts them into subtasks for several.
-        memory: For a store: bytes, or a text such as "8GB", for structure, labels and rows of features together;
-            None: a quarter of the machine's memory.
-        device: Where batches are drawn, such as "cuda"; the batches are the same.
-        device_memory: Bytes on the device, or a text, for structure and rows of features; None: structure alone.
-        far_rows: How rows of features reach the device that do not lie there: "read" from pinned host memory by the
-            device; "sent" with their batch; "auto": whichever takes less time for a typical batch.
+            :class:`gw.schedule.Subtasks` divides them into subtasks for several threads.
+        memory: For a store, bytes or a text such as "8GB" for structure, labels and rows of features together; None: a
+            quarter of the machine's memory.
+        device: Device that draws the batches, such as "cuda"; the batches are the same.
+        device_memory: Bytes or a text for structure and rows of features on the device; None: only the structure.
+        far_rows: How rows of features in host memory reach the device: "read" by the device from pinned memory; "sent"
+            with their batch; "auto" for the faster way for a typical batch.
 
     Raises: ConfigError, GraphError, IndexRangeError, ShapeError for arguments that do not fit; DataError for a damaged
         store.
@@ -170,12 +170,14 @@ class Loader(FedLoader[Batch]):
 
     @property
     def data(self) -> Data | Graph:
-        """The dataset, or the graph alone, as it was given."""
+        """The dataset or graph that was given."""
         return self._ds
 
     @property
     def fanouts(self) -> tuple[Any, ...]:
-        """In-edges that a node draws, from the seeds outwards (of every relation); none for a sampler without."""
+        """Most in-edges that a node draws per hop, from the seeds outwards (of every relation); empty for a sampler
+        without.
+        """
         return tuple(getattr(self.sampler, "fanouts", ()))
 
     def _identity(self) -> dict[str, Any]:

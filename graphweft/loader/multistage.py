@@ -125,9 +125,10 @@ class Probe:
 class MultistageLoader(Loader):
     """Batches drawn from macro-batches: ``macro`` describes these; other arguments as for :class:`Loader`.
 
-    With :class:`LargeBatch` a macro-batch is the neighbourhood of many seeds, drawn with ``fanouts``, and a batch is
-    the exact slice of it around some of them. With :class:`Parts` it is some parts of a partition and their halo, and
-    a batch is drawn inside with ``fanouts``; sampling stops at the halo. :class:`Whole` changes nothing. Stages nest.
+    With :class:`LargeBatch`, a macro-batch is the neighbourhood of many seeds, drawn with ``fanouts``. A batch is its
+    exact slice around some of these seeds. With :class:`Parts`, a macro-batch consists of some parts of a partition and
+    their halo. A batch is drawn inside with ``fanouts``, and sampling stops at the halo. :class:`Whole` takes the whole
+    graph. Stages can be nested.
 
     Args:
         ds: A dataset, or a graph alone.
@@ -137,7 +138,8 @@ class MultistageLoader(Loader):
         shuffle: A new order of the seeds and parts every epoch.
         seed: Keys order and draws.
         macro: The stages before the last, one or a sequence. Sizes of a LargeBatch are rounded up to whole batches.
-        ahead: Draw all batches of a macro-batch before its features are read, and read what they touch alone.
+        ahead: Whether to draw all batches of a macro-batch before its features are read, and to read only the rows that
+            they need.
         options: ``prefetch`` and ``workers`` as for :class:`Loader`.
 
     Raises: ConfigError, GraphError, IndexRangeError, ShapeError for arguments that do not fit.
@@ -204,7 +206,7 @@ class MultistageLoader(Loader):
         return self._fanouts
 
     def retune(self, macro: Sequence[Stage], fanouts: tuple[int, ...]) -> None:
-        """As many other stages and fan-outs from the next epoch on. Raises: ConfigError inside an epoch."""
+        """Sets other stages and fan-outs from the next epoch on. Raises: ConfigError inside an epoch."""
         if self._position:
             raise ConfigError(f"MultistageLoader: expected new stages between epochs, got them at {self._position}")
         if len(macro) != len(self._macro) or len(fanouts) != len(self._fanouts):
@@ -213,7 +215,7 @@ class MultistageLoader(Loader):
 
     @property
     def has_halo(self) -> bool:
-        """Whether batches have nodes at which sampling stops."""
+        """Whether batches have halo nodes, at which sampling stops."""
         return any(isinstance(stage, Parts) for stage in self._macro)
 
     def __call__(self, index: Any) -> Batch:
@@ -229,16 +231,16 @@ class MultistageLoader(Loader):
             return self._plans[epoch]
 
     def made(self, position: int) -> tuple[MacroBatch, Batch]:
-        """A batch of the epoch under way and the macro-batch that it is made of, as an iteration has them."""
+        """A batch of the current epoch and its macro-batch."""
         plan = self.plan(self.epoch)
         return self._stage(self.epoch, plan, plan.batches[position].path), self._preparer(self.epoch)(position)
 
     def at_once(self) -> int:
-        """Macro-batches that are in memory at most, of two epochs."""
+        """The most macro-batches that are in memory at a time."""
         return min(KEPT, 2 * len({planned.path for planned in self.plan(self.epoch).batches}))
 
     def forget(self) -> None:
-        """Lets go of all macro-batches; they are made again where they are asked for."""
+        """Frees all macro-batches. They are made again when they are needed."""
         with self._turned:
             self._staged.clear()
 
@@ -266,7 +268,7 @@ class MultistageLoader(Loader):
     def probe(self, epoch: int, position: int, seeds: int) -> Probe:
         """The first ``seeds`` seeds of a planned batch, drawn as in training and with all in-edges.
 
-        Nothing is counted.
+        The counters of traffic do not change.
         """
         plan = self.plan(epoch)
         planned = plan.batches[position]

@@ -47,14 +47,14 @@ def apply_edges(
     etype_data: Mapping[str, Any] | None = None,
     params: Sequence[Any] = (),
 ) -> dict[str, Tensor]:
-    """``function(edges, *params)`` on all edges at once.
+    """Applies ``function(edges, *params)`` to all edges at once.
 
     Args:
         graph: The graph.
         function: As ``message`` of :func:`graphweft.update_all`, or a name: ``"u_add_v"``, ``"u_sub_v"``,
             ``"u_mul_v"``, ``"u_div_v"``, ``"u_dot_v"``, ``"copy_u"``, ``"copy_v"``, with u the source and v the
-            destination. A named function reads the only node field; of two, the first at the source and the second at
-            the destination; its result is called ``"e"``.
+            destination. A named function reads the only node field. If there are two fields, it reads the first at the
+            source and the second at the destination. Its result is called ``"e"``.
         ndata: Node fields; those of ``graph.ndata`` where left out.
         edata: Edge fields; those of ``graph.edata`` where left out.
         ntype_data: Tables of node types.
@@ -87,7 +87,7 @@ def apply_nodes(
     ndata: Mapping[str, Any] | None = None,
     ntype_data: Mapping[str, Any] | None = None,
 ) -> dict[str, Tensor]:
-    """``function(nodes)`` on all nodes at once; on a bipartite graph those are the destinations.
+    """Applies ``function(nodes)`` to all nodes at once; on a bipartite graph to all destinations.
 
     Args:
         graph: The graph.

@@ -18,10 +18,11 @@ from graphweft.nn.frame import Frame
 
 
 class CGATConv(AdditiveConv):
-    """One layer of constrained attention; arguments as :class:`graphweft.nn.GATConv`, but for ``reduce``.
+    """One layer of constrained attention; arguments as :class:`graphweft.nn.GATConv`, except for ``reduce``.
 
     ``reduce="sum"`` is the formula above; ``"mean"`` divides both sums by the number of in-edges, so that rows do not
-    grow with the degree. The lowest of the scores of a node weighs nothing, so a node with one in-edge gets the bias.
+    grow with the degree. The edge with the lowest score of a node has weight 0, so a node with one in-edge gets only
+    the bias.
 
     Shape: (nodes, in_features) -> (nodes, out_features); ``weight`` is (in_features, heads * channels); ``att_src``,
     ``att_dst`` are (heads, channels).
@@ -53,10 +54,10 @@ class CGATConv(AdditiveConv):
 
 
 class CGAT(AttentionStack):
-    """A stack of :class:`CGATConv`; arguments as :class:`graphweft.nn.GAT`, but for ``v2``.
+    """A stack of :class:`CGATConv`; arguments as :class:`graphweft.nn.GAT`, except for ``v2``.
 
-    Means over in-edges unless ``reduce="sum"`` asks for the sums of the formula, which grow with the square of the
-    degree.
+    Takes means over in-edges by default. ``reduce="sum"`` takes the sums of the formula, which grow with the square of
+    the degree.
 
     Example:
         >>> model = CGAT(64, 32, 8, heads=4)

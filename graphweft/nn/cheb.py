@@ -25,7 +25,7 @@ class ChebConv(CompiledModule):
     Args:
         in_features: Width of the input rows.
         out_features: Width of the output rows.
-        order: Number K of polynomials; rows see so many hops less one.
+        order: Number K of polynomials; a result depends on the nodes within K - 1 hops.
         bias: Adds a learned vector.
 
     Raises: ConfigError for a size out of range.

@@ -25,19 +25,20 @@ _SET_UP = ("forward", "reset_parameters", "extra_repr")
 
 
 def compile(module: M, *, seeds_only: bool = False) -> M:
-    """The same module, run through compiled programs.
+    """Returns a module that runs ``module`` through compiled programs.
 
-    Gathers and scatters by ``edge_index``, and what is between them, become programs over a graph, with kernels and
-    gradients of this package. Results are those of the module up to rounding. What depends on integer arguments alone
-    (self-loops, degrees, coefficients) is computed once for each content of these arguments. Contents are compared in
-    every call, and the last 16 are kept. What cannot be compiled runs as written, with one warning per place.
+    Gathers and scatters by ``edge_index``, and the operations between them, become programs over a graph, with kernels
+    and gradients of this package. Results equal those of the module up to rounding. Values that depend only on integer
+    arguments (self-loops, degrees, coefficients) are computed once for each content of these arguments. Contents are
+    compared in every call, and the last 16 are kept. Code that is not supported runs as written, with one warning per
+    place.
 
     Args:
         module: Takes an ``edge_index`` (2, E) of int64 on the CPU among its arguments, as modules of PyTorch Geometric
             do, and calls torch for the rest.
-        seeds_only: On a batch of a loader, recognised by its ``edge_index``, results with a row for every node have
-            only the rows of the seeds, ``[:batch_size]`` of the full result, and rows that these do not depend on are
-            not computed. Results on any other ``edge_index`` are whole.
+        seeds_only: Whether to compute only the rows of the seeds, ``[:batch_size]`` of the full result, on a batch of a
+            loader. Rows that they do not depend on are not computed. A batch is recognised by its ``edge_index``.
+            Results on any other ``edge_index`` have all rows.
 
     Returns: a module that shares parameters, buffers, attributes and inner modules with ``module``; an instance of its
     class. Changes of either are seen by both.

@@ -27,8 +27,8 @@ def mean_summary(z: Float[Tensor, "nodes width"]) -> Float[Tensor, "width"]:
 
 
 class DGI(nn.Module):
-    """Trains ``encoder`` without labels: a bilinear form of a row and a summary of the graph tells real rows from
-    those of a graph whose features were dealt to other nodes.
+    """Deep Graph Infomax: trains ``encoder`` without labels. A bilinear form of a row and a summary of the graph learns
+    to tell rows of the graph from rows of the same graph with shuffled features.
 
     Args:
         encoder: A node model, called as ``encoder(graph, x)``.
@@ -61,7 +61,9 @@ class DGI(nn.Module):
         return out
 
     def discriminate(self, z: Float[Tensor, "nodes width"], summary: Float[Tensor, "width"]) -> Float[Tensor, "nodes"]:
-        """Logits of rows being real. Shape: z (N, width), summary (width,) -> (N,). Raises: ShapeError."""
+        """Logits that rows belong to the graph with its own features. Shape: z (N, width), summary (width,) -> (N,).
+        Raises: ShapeError.
+        """
         width = self.weight.shape[0]
         if z.dim() != 2 or z.shape[1] != width or summary.shape != (width,):
             got = f"{tuple(z.shape)} and a summary of shape {tuple(summary.shape)}"
@@ -71,7 +73,7 @@ class DGI(nn.Module):
     def contrast(
         self, positive: Float[Tensor, "nodes width"], negative: Float[Tensor, "nodes width"]
     ) -> Float[Tensor, ""]:
-        """The loss of rows of the graph and of the mixed one, (N, C) each; shape ()."""
+        """The loss of the rows of the graph and of the shuffled one, (N, C) each; shape ()."""
         summary = self.summary(positive)
         real, mixed = self.discriminate(positive, summary), self.discriminate(negative, summary)
         return contrast(real, mixed)

@@ -23,15 +23,15 @@ from graphweft.nn.node_data import NodeData, widths_of
 
 
 class EdgeDecoder(nn.Module):
-    """A row for every pair: a perceptron over the rows of both ends, side by side.
+    """A perceptron over the joined rows of both ends of a pair, with one output row per pair.
 
-    ``last(relu(first([h_src, h_dst])))``; the first product is made once a node, not once a pair.
+    Computes ``last(relu(first([h_src, h_dst])))``. The first product is computed once per node, not once per pair.
 
     Args:
         width: Columns of the rows of nodes.
         hidden: Width between the two products.
         out_features: Columns of the result.
-        pair_dim: Columns of what is known of a pair itself, such as features of the edge; 0: none.
+        pair_dim: Columns of features of the pair itself, such as features of the edge; 0: none.
 
     Raises: ConfigError for a negative width.
 
@@ -74,7 +74,7 @@ class EdgeDecoder(nn.Module):
 
 
 class EdgeModel(KeepsArguments, OnNodeModel):
-    """A row for every pair of nodes: a node model and an :class:`EdgeDecoder` over what it says of both ends.
+    """A model of pairs of nodes: a node model and an :class:`EdgeDecoder` over its rows of both ends.
 
     Args:
         in_features: Width of the node features.
@@ -82,9 +82,9 @@ class EdgeModel(KeepsArguments, OnNodeModel):
         out_features: Classes, labels or values of a pair.
         num_layers: Layers of the node model.
         conv: "sage", "gcn", "gin", "gat", "gatv2" or "transformer"; or a module called as ``conv(graph, x)`` that
-            returns rows of width ``hidden``, which takes the place of the layers.
-        pair_dim: Columns of what is known of a pair itself, which reach the decoder; the trainer gives the features of
-            the edges where the pairs are the edges of the graph.
+            returns rows of width ``hidden`` and replaces the layers.
+        pair_dim: Columns of features of the pair itself, which the decoder reads. If the pairs are the edges of the
+            graph, the trainer passes the features of the edges.
         options: More arguments of the node model, such as ``dropout``, ``norm``, ``heads``.
 
     Raises: ConfigError for a value out of range.
@@ -142,17 +142,18 @@ class EdgeModel(KeepsArguments, OnNodeModel):
         edge_attr: Any = None,
         pair_attr: Float[Tensor, "pairs pair_dim"] | None = None,
     ) -> Float[Tensor, "pairs out"]:
-        """One row a pair.
+        """Output rows of the pairs.
 
         Shape: x (N, in_features), edge_label_index (2, P) int64 -> (P, out_features).
 
         Args:
             graph: The graph, or blocks of a batch.
             x: Rows of its nodes.
-            edge_label_index: Pairs of its nodes, of the first destinations of blocks; None: all edges of the graph.
+            edge_label_index: Pairs of its nodes; with blocks, of the destinations of the last block. None: all edges of
+                the graph.
             edge_weight: Weights of the edges, for models that take them.
             edge_attr: Features of the edges, for models that take them.
-            pair_attr: What is known of the pairs, (P, pair_dim).
+            pair_attr: Features of the pairs, (P, pair_dim).
 
         Raises: ShapeError for rows that do not fit.
         """

@@ -21,14 +21,14 @@ _SCORES = "scores"
 def edge_softmax(
     graph: Graph, scores: Float[Tensor, "edges *columns"], norm_by: str = "dst"
 ) -> Float[Tensor, "edges *columns"]:
-    """``exp(s_e) / sum of exp(s_f)`` over the edges f into the node that e leads to, for every column by itself.
+    """Softmax of edge scores over the in-edges of each node, separately for every column.
 
-    Shape: scores (E, ...), row i of edge i as given to the graph -> the same.
+    Shape: scores (E, ...) -> (E, ...). Row i belongs to edge i in the order given to the graph.
 
     Args:
         graph: The graph, or a sampled block.
         scores: Of floating dtype.
-        norm_by: "dst", or "src": over the edges that leave the same node.
+        norm_by: "dst" for the edges into the same node; "src" for the edges out of the same node.
 
     Raises: ShapeError, DtypeError; ConfigError for another ``norm_by``.
 

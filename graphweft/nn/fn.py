@@ -21,7 +21,7 @@ Binary = Callable[[str, str, str], Message]
 
 
 def copy_u(u: str, out: str) -> Message:
-    """Every edge sends the field ``u`` of its source as ``out``.
+    """Message function: every edge sends the field ``u`` of its source as ``out``.
 
     Example:
         >>> import torch
@@ -35,7 +35,7 @@ def copy_u(u: str, out: str) -> Message:
 
 
 def copy_e(e: str, out: str) -> Message:
-    """Every edge sends its field ``e`` as ``out``."""
+    """Message function: every edge sends its field ``e`` as ``out``."""
     return lambda edges: {out: edges.data[e]}
 
 
@@ -96,20 +96,24 @@ e_dot_v = _binary("e", _dot, "v")
 
 
 def sum(msg: str, out: str) -> Reduce:
-    """Every node adds up the messages ``msg``; 0 without any, as for the others."""
+    """Reduce function: the sum of the messages ``msg`` of a node; 0 without messages."""
     return lambda nodes: {out: nodes.mailbox[msg].sum(1)}
 
 
 def mean(msg: str, out: str) -> Reduce:
-    """Their mean."""
+    """Reduce function: the mean of the messages ``msg``; 0 without messages."""
     return lambda nodes: {out: nodes.mailbox[msg].mean(1)}
 
 
 def max(msg: str, out: str) -> Reduce:
-    """Their elementwise maximum; its gradient goes to one message."""
+    """Reduce function: the elementwise maximum of the messages ``msg``; 0 without messages. Its gradient goes to one
+    message.
+    """
     return lambda nodes: {out: nodes.mailbox[msg].max(1).values}
 
 
 def min(msg: str, out: str) -> Reduce:
-    """Their elementwise minimum; its gradient goes to one message."""
+    """Reduce function: the elementwise minimum of the messages ``msg``; 0 without messages. Its gradient goes to one
+    message.
+    """
     return lambda nodes: {out: nodes.mailbox[msg].min(1).values}

@@ -64,7 +64,7 @@ class GAE(nn.Module):
     def recon_loss(
         self, z: Float[Tensor, "nodes width"], positive: Int64[Tensor, "2 pairs"], negative: Int64[Tensor, "2 others"]
     ) -> Float[Tensor, ""]:
-        """Cross-entropy of edges and of other pairs, the sum of both means, shape ().
+        """Mean cross-entropy of the edges plus that of the other pairs, shape ().
 
         Args:
             z: Embeddings, (N, C).
@@ -75,7 +75,7 @@ class GAE(nn.Module):
         return contrast(there, not_there)
 
     def loss(self, graph: Graph, x: Any, seed: int = 0, **given: Any) -> Float[Tensor, ""]:
-        """:meth:`recon_loss` of all edges of ``graph`` against as many pairs without one, which ``seed`` draws."""
+        """:meth:`recon_loss` of all edges of ``graph`` and of as many pairs without an edge, drawn by ``seed``."""
         return self.recon_loss(self(graph, x, **given), *self._drawn(graph, seed))
 
     def _drawn(self, graph: Graph, seed: int) -> tuple[Tensor, Tensor]:
@@ -85,10 +85,11 @@ class GAE(nn.Module):
 
 
 class VGAE(GAE):
-    """A variational graph auto-encoder: embeddings are drawn around ``mu`` with deviation ``exp(logstd)`` in training.
+    """A variational graph auto-encoder. In training, embeddings are drawn with mean ``mu`` and deviation
+    ``exp(logstd)``.
 
     Args:
-        encoder: A node model whose rows are mu and logstd side by side, (N, 2 C); or one that returns both.
+        encoder: A node model that returns mu and logstd joined, (N, 2 C), or as a pair.
 
     Example:
         >>> from graphweft.nn.gcn import GCN
@@ -111,15 +112,15 @@ class VGAE(GAE):
         return mu, logstd.clamp(max=_MOST_LOGSTD)
 
     def forward(self, graph: Graph, x: Any, **given: Any) -> Float[Tensor, "nodes width"]:
-        """Embeddings: mu, in training with noise of torch's generator. Shape: x (N, F) -> (N, C)."""
+        """The embeddings: mu, in training with noise from torch's generator. Shape: x (N, F) -> (N, C)."""
         return self._around(*self.moments(graph, x, **given))
 
     def kl_loss(self, mu: Float[Tensor, "nodes width"], logstd: Float[Tensor, "nodes width"]) -> Float[Tensor, ""]:
-        """Divergence from the normal distribution, the mean over nodes, shape ()."""
+        """Mean over the nodes of the KL divergence from the standard normal distribution, shape ()."""
         return -0.5 * mean((1 + 2 * logstd - mu.square() - _exp(2 * logstd)).sum(1))
 
     def loss(self, graph: Graph, x: Any, seed: int = 0, **given: Any) -> Float[Tensor, ""]:
-        """:meth:`recon_loss` as of :class:`GAE`, and the divergence divided by the number of nodes."""
+        """The loss of :class:`GAE` plus :meth:`kl_loss` divided by the number of nodes."""
         mu, logstd = self.moments(graph, x, **given)
         found = self.recon_loss(self._around(mu, logstd), *self._drawn(graph, seed))
         return found + self.kl_loss(mu, logstd) / graph.num_nodes

@@ -27,29 +27,31 @@ class GATConv(AdditiveConv):
     """One graph attention layer.
 
     Shape: (nodes, in_features) -> (nodes, out_features); ``weight`` is (in_features, heads * channels) with
-    ``channels = out_features / heads``, or out_features where heads are averaged; ``att_src``, ``att_dst`` are
-    (heads, channels).
+    ``channels = out_features / heads``, or ``channels = out_features`` if heads are averaged. ``att_src`` and
+    ``att_dst`` are (heads, channels).
 
     Args:
         in_features: Width of the input rows; a pair for features (x_src, x_dst) of two sets of nodes, each with a
             weight of its own (``weight``, ``dst_weight``), and ``add_self_loops=False``.
         out_features: Width of the output rows.
-        heads: Independent attentions.
-        concat: Heads stand side by side; else their mean is taken.
+        heads: Number of attention heads.
+        concat: Whether the results of the heads are joined; else they are averaged.
         bias: Adds a learned vector.
         dropout: Probability to drop an attention weight in training.
-        value_dropout: Probability to drop an element of the transformed rows that are summed, after they were scored,
-            as in the authors' program; not for :class:`GATv2Conv`.
+        value_dropout: Probability to drop an element of the transformed rows in the sum. Scores are computed from the
+            rows before, as in the authors' program. Not supported by :class:`GATv2Conv`.
         negative_slope: Of the leaky ReLU on scores, in [0, 1].
-        add_self_loops: Every node attends to itself, exactly once; the graph must be square then.
-        reduce: ``"sum"``, the only way.
+        add_self_loops: Whether every node attends to itself, exactly once. Requires a square graph.
+        reduce: Only ``"sum"`` is supported.
         aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
         residual: Adds the node's own input row times ``residual_weight`` (in_features, out_features).
-        edge_dim: Columns of edge features; a score is ``leaky(<a_src, W h_j> + <a_dst, W h_i> + <a_edge, W_e e_ij>)``
-            then. Features come as ``edge_attr``; an ``edge_weight`` is one more column, the first.
+        edge_dim: Columns of edge features. Scores are then
+            ``leaky(<a_src, W h_j> + <a_dst, W h_i> + <a_edge, W_e e_ij>)``. Features are passed as ``edge_attr``; an
+            ``edge_weight`` counts as one more column, the first.
         fill_value: Features of self-loops: ``"mean"``, over the other edges into the node, or a number.
 
-    With ``edge_dim`` there are ``edge_projection`` (edge_dim, heads * channels) and ``att_edge`` (heads, channels).
+    With ``edge_dim`` the layer also has ``edge_projection`` (edge_dim, heads * channels) and ``att_edge`` (heads,
+    channels).
 
     Raises: ConfigError for a value out of range.
 
@@ -151,19 +153,19 @@ class GATv2Conv(AttentionConv):
 class GAT(AttentionStack):
     """A stack of :class:`GATConv`, or with ``v2`` of :class:`GATv2Conv`.
 
-    Hidden layers have ``heads`` heads side by side, ``hidden`` wide together. The last layer averages ``out_heads``
-    heads of ``out_features`` each. Dropout acts on every layer's input and, unless ``attention_dropout`` says
-    otherwise, on attention weights; the activation is ELU, as published. Every head has its own Glorot bounds.
+    Hidden layers join ``heads`` heads, and ``hidden`` is their total width. The last layer averages ``out_heads`` heads
+    of ``out_features`` each. Dropout acts on every layer's input and on attention weights; ``attention_dropout`` sets
+    the latter. The default activation is ELU, as published. Each head is initialised with its own Glorot bounds.
 
     Args:
         in_features, hidden, out_features, num_layers, dropout, bias, norm, residual, activation: As
-            :class:`graphweft.nn.stack.Stack`; ``"elu"`` unless said otherwise.
+            :class:`graphweft.nn.stack.Stack`; the default activation is ``"elu"``.
         heads: Heads of hidden layers; they divide ``hidden``.
         out_heads: Heads of the last layer.
         attention_dropout: Probability to drop an attention weight in training; None: as ``dropout``.
-        v2: Scores of GATv2.
+        v2: Whether scores are those of GATv2.
         edge_dim, fill_value: As :class:`GATConv`, in every layer.
-        options: More arguments of every layer, ``value_dropout`` for one.
+        options: Further arguments of every layer, such as ``value_dropout``.
 
     Raises: ConfigError for a value out of range.
 

@@ -37,14 +37,15 @@ class GCNConv(CompiledModule):
         in_features: Width of the input rows.
         out_features: Width of the output rows.
         bias: Adds a learned vector.
-        reduce: ``"sum"`` with symmetric normalisation as published; ``"mean"`` or ``"max"`` over the neighbours and the
-            node itself.
+        reduce: ``"sum"`` with symmetric normalisation, as published; or ``"mean"`` or ``"max"`` over the neighbours and
+            the node itself.
         aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
-        normalize: For ``"sum"``: the factors of degrees; without them it is the sum over in-neighbours alone.
-        add_self_loops: Whether the node itself counts among its neighbours; None: as ``normalize``.
-        improved: Self-loops weigh 2; with ``edge_weight``, those that the graph has keep theirs.
+        normalize: For ``"sum"``, whether to apply the factors of the degrees. False takes the plain sum over
+            in-neighbours.
+        add_self_loops: Whether a node is one of its own neighbours; None: as ``normalize``.
+        improved: Whether self-loops have weight 2. With ``edge_weight``, self-loops of the graph keep their weight.
 
-    Raises: ConfigError for a value out of range, or for self-loops of a sum without factors.
+    Raises: ConfigError for a value out of range, or for ``add_self_loops=True`` with ``normalize=False``.
 
     Example:
         >>> import torch

@@ -27,15 +27,15 @@ class GINConv(CompiledModule):
     Shape: (nodes, in_features) -> (nodes, out_features).
 
     Args:
-        in_features: Width of the input rows; twice the same as a pair for features (x_src, x_dst) of two sets of nodes.
-            Or a module, which takes the perceptron's place, as in PyTorch Geometric.
+        in_features: Width of the input rows; for features (x_src, x_dst) of two sets of nodes a pair of equal widths.
+            Or a module that replaces the perceptron, as in PyTorch Geometric.
         out_features: Width of the output rows and of the perceptron's hidden layer; not with a module.
         bias: Adds learned vectors in the perceptron.
         reduce: ``"sum"``, ``"mean"`` or ``"max"`` over the in-neighbours.
         aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
         eps: Initial weight of the node itself.
         train_eps: Whether eps is learned.
-        mlp_norm: ``"batch"``, ``"layer"`` or None: between the first product of the perceptron and its relu.
+        mlp_norm: Norm between the first linear map of the perceptron and its ReLU: ``"batch"``, ``"layer"`` or None.
 
     Example:
         >>> import torch

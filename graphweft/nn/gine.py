@@ -22,7 +22,7 @@ from graphweft.nn.module import check_model, glorot
 
 
 class GINEConv(GINConv):
-    """One GIN layer that adds a product of an edge's features to the row that the edge carries.
+    """One GIN layer whose messages add a linear map of the edge's features to the source row.
 
     Shape: (nodes, in_features) -> (nodes, out_features); ``edge_projection`` is (edge_dim, in_features).
 

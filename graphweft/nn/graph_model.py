@@ -56,10 +56,10 @@ class OnNodeModel(nn.Module):
 
 
 class GraphModel(KeepsArguments, OnNodeModel):
-    """A row for every graph: the readout of a node model's rows through a linear head.
+    """A model of graphs: a node model, a readout of its rows, and a linear head.
 
-    As published for GIN (Xu et al., ICLR 2019) it reads out the features and what every layer makes of them, side by
-    side: ``head(concat_k readout(h_k))``, with batch norms within and after the perceptrons.
+    As published for GIN (Xu et al., ICLR 2019), the readouts of the features and of every layer are joined:
+    ``head(concat_k readout(h_k))``, with batch norms within and after the perceptrons.
 
     Args:
         in_features: Width of the node features.
@@ -67,11 +67,12 @@ class GraphModel(KeepsArguments, OnNodeModel):
         out_features: Classes, labels or values.
         num_layers: Layers of the node model.
         conv: "gin", "gcn", "sage", "gat", "gatv2" or "transformer"; or a module called as ``conv(graph, x)`` that
-            returns rows of width ``hidden``, which takes the place of the layers.
-        readout: "sum", "mean" or "max", or some of them joined by "+"; or a module called as ``readout(rows, ptr)``
-            with a method ``width(columns)``, such as :class:`Set2Set`, for rows of :attr:`read_width` columns.
-        jumping: "cat" reads out all layers and the features, "last" the last layer alone.
-        dropout: Probability to drop an element of what the head reads.
+            returns rows of width ``hidden`` and replaces the layers.
+        readout: "sum", "mean" or "max", or some of them joined by "+"; or a module for rows of :attr:`read_width`
+            columns. A module is called as ``readout(rows, ptr)`` and has a method ``width(columns)``, as
+            :class:`Set2Set`.
+        jumping: "cat" reads out all layers and the features, "last" only the last layer.
+        dropout: Probability to drop an element of the head's input.
         norm: "batch", "layer" or None after every layer, for GIN also within its perceptron.
         options: More arguments of the node model, such as ``residual``, ``heads``.
 
@@ -144,12 +145,13 @@ class GraphModel(KeepsArguments, OnNodeModel):
         edge_weight: Float[Tensor, "edges"] | None = None,
         edge_attr: Float[Tensor, "edges edge_dim"] | None = None,
     ) -> Float[Tensor, "graphs columns"]:
-        """One row a graph.
+        """Output rows of the graphs.
 
         Shape: x (N, in_features), ptr (graphs + 1,) -> (graphs, out_features).
 
         Args:
-            graph: The graphs side by side; or a batch of :class:`gw.GraphLoader`, which has all else.
+            graph: One graph of all graphs side by side; or a batch of :class:`gw.GraphLoader`, which contains all other
+                arguments.
             x: Rows of their nodes.
             ptr: Offsets of the graphs; None: one graph.
             edge_weight: Weights of the edges, for models that take them.
@@ -169,7 +171,7 @@ class GraphModel(KeepsArguments, OnNodeModel):
         edge_weight: Float[Tensor, "edges"] | None = None,
         edge_attr: Float[Tensor, "edges edge_dim"] | None = None,
     ) -> Float[Tensor, "graphs columns"]:
-        """What the head reads: the readouts side by side, (graphs, columns). Arguments as :meth:`forward`."""
+        """The input of the head: the joined readouts, (graphs, columns). Arguments as :meth:`forward`."""
         if x is None and hasattr(graph, "ptr"):
             graph, x, ptr = graph.graph, graph.x, graph.ptr
         if not isinstance(graph, Graph):

@@ -48,7 +48,7 @@ class _ByScore(nn.Module, abc.ABC):
         width: Columns of the rows.
         ratio: Share of the nodes that every graph keeps, rounded up, as a fraction up to 1; an integer: so many.
         min_score: Keep the nodes whose score, then a softmax over the graph, is above this instead, at least one.
-        multiplier: Times the rows that are kept.
+        multiplier: Factor of the kept rows.
     """
 
     def __init__(self, width: int, ratio: float | int, min_score: float | None, multiplier: float) -> None:
@@ -96,15 +96,15 @@ class _ByScore(nn.Module, abc.ABC):
 
 
 class TopKPool(_ByScore):
-    """Keeps the nodes whose rows lie furthest along a learned direction (Gao and Ji, ICML 2019).
+    """Keeps the nodes with the largest projections on a learned direction ``p`` (Gao and Ji, ICML 2019).
 
-    ``tanh(x p / |p|)`` is the score; rows that are kept are multiplied by it, so that ``p`` gets a gradient.
+    The score of a node is ``tanh(x p / |p|)``. The kept rows are multiplied by it, so that ``p`` gets a gradient.
 
     Args:
         width: Columns of the rows.
-        ratio: Share of the nodes that every graph keeps, rounded up, as a fraction up to 1; an integer: their number.
-        min_score: Keep the nodes whose softmax over the graph is above this instead, but at least one.
-        multiplier: Times the rows that are kept.
+        ratio: Share of the nodes that every graph keeps, a fraction up to 1, rounded up; an integer is their number.
+        min_score: In place of ``ratio``: keep the nodes whose softmax over the graph is above this, but at least one.
+        multiplier: Factor of the kept rows.
 
     Example:
         >>> pool = TopKPool(2, ratio=0.5)
@@ -127,14 +127,14 @@ class TopKPool(_ByScore):
 
 
 class SAGPool(_ByScore):
-    """Keeps the nodes that a graph convolution scores best (Lee, Lee and Kang, ICML 2019).
+    """Keeps the nodes with the highest scores of a graph convolution (Lee, Lee and Kang, ICML 2019).
 
     Args:
         width: Columns of the rows.
         ratio: As for :class:`TopKPool`.
         scorer: A layer called as ``scorer(graph, x)`` that returns (N, 1); None: a :class:`gw.nn.GCNConv`.
         min_score: As for :class:`TopKPool`.
-        multiplier: Times the rows that are kept.
+        multiplier: Factor of the kept rows.
 
     Example:
         >>> SAGPool(2)(Graph([0, 1, 2], [1, 2, 3]), torch.randn(4, 2), torch.tensor([0, 4])).x.shape

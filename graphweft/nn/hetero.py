@@ -37,12 +37,12 @@ _BETWEEN = "__"  # joins the three names of a relation to one of a submodule
 
 
 class HeteroConv(nn.Module):
-    """A layer of its own for every relation; results that reach one type are combined.
+    """A separate layer for every relation; the results for one destination type are combined.
 
     Args:
         convs: Layers by relation (source type, name, destination type). A layer between two types takes features of
-            both, as ``SAGEConv((a, b), out)`` or with -1 for widths that follow from the first call; PyTorch's and
-            other modules are called ``layer(graph, (x_src, x_dst))``, or ``layer(graph, x)`` within a type.
+            both, as ``SAGEConv((a, b), out)``; a width of -1 follows from the first call. Other modules are called as
+            ``layer(graph, (x_src, x_dst))``, or as ``layer(graph, x)`` within a type.
         aggr: ``"sum"``, ``"mean"``, ``"min"``, ``"max"``, ``"cat"`` or ``"stack"`` (one row a relation).
 
     Shape: x by type (nodes of the type, width) -> by destination type (nodes of the type, out).
@@ -82,14 +82,14 @@ class HeteroConv(nn.Module):
         edge_weight: Mapping[Relation, Float[Tensor, "_"]] | None = None,
         edge_attr: Mapping[Relation, Float[Tensor, "_ _"]] | None = None,
     ) -> Any:
-        """Rows by type, of the types that a relation of this layer leads to.
+        """Output rows by type, for the types that are destinations of a relation of this layer.
 
         Args:
             graph: The typed graph.
-            x: Rows by type; or one matrix of all nodes, type after type: the result is one, too, then, with zeros for
-                types that no relation leads to.
+            x: Rows by type; or one matrix of all nodes, type after type. The result is then one matrix too, with zeros
+                for types that are no destination.
             edge_weight: Weights (edges of the relation,) by relation, for layers that take some.
-            edge_attr: Features (edges of the relation, columns) by relation, the same way.
+            edge_attr: Features (edges of the relation, columns) by relation, for layers that take some.
 
         Raises: GraphError for a graph that is not typed, or lacks a relation; ShapeError for rows that do not fit it.
         """
@@ -175,14 +175,15 @@ class HeteroStack(nn.Module):
 
 
 def to_hetero(model: Stack, graph: Graph, aggr: str = "sum") -> HeteroStack:
-    """A model for one kind of nodes, such as a :class:`graphweft.nn.SAGE`, as one for the relations of ``graph``.
+    """Converts a model for one type of nodes, such as a :class:`graphweft.nn.SAGE`, to a model for the relations of
+    ``graph``.
 
-    Every layer becomes one a relation, with parameters of its own, drawn anew; layers between two types have weights
-    for both ends. The widths of the features follow from the first call, so that the types may have different ones.
+    Every layer becomes one layer per relation, with its own newly drawn parameters. Layers between two types have
+    weights for both ends. The widths of the features follow from the first call, so types may have different widths.
 
     Args:
-        model: A stack of layers that take features of two sets of nodes: SAGE, GIN, GAT or Transformer, or another
-            stack where every relation leads from a type to itself. Its ``in_features`` is not read; -1 will do.
+        model: A stack of layers that take features of two sets of nodes: SAGE, GIN, GAT or Transformer. If every
+            relation leads from a type to itself, any stack. Its ``in_features`` is not used and may be -1.
         graph: The typed graph, or one with the same types and relations.
         aggr: As of :class:`HeteroConv`.
 
@@ -190,7 +191,7 @@ def to_hetero(model: Stack, graph: Graph, aggr: str = "sum") -> HeteroStack:
 
     Warns of types that receive no edge (DataWarning).
 
-    Raises: ConfigError for a model that this cannot be made of; GraphError for a graph that is not typed.
+    Raises: ConfigError for a model that is not supported; GraphError for a graph that is not typed.
 
     Example:
         >>> import torch

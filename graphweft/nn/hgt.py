@@ -39,10 +39,10 @@ class HGTConv(TypedConv):
         out_features: Width of the output rows.
         num_node_types: Node types of the graph.
         num_relations: Relations of the graph.
-        heads: Independent attentions; they divide ``out_features``.
-        reduce: ``"sum"``, the only way.
+        heads: Number of attention heads; a divisor of ``out_features``.
+        reduce: Only ``"sum"`` is supported.
         aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
-        bias: Of keys, queries, values and outputs.
+        bias: Adds learned vectors to keys, queries, values and outputs.
 
     Raises: ConfigError for a value out of range.
 
@@ -121,12 +121,13 @@ class HGTConv(TypedConv):
 
 
 class HGT(TypedStack):
-    """Features to ``hidden`` columns and a ReLU, then a stack of :class:`HGTConv`, then a product by class.
+    """A linear map of the features to ``hidden`` columns with a ReLU, a stack of :class:`HGTConv`, and a linear map to
+    the classes.
 
     Args:
         in_features, hidden, out_features, num_layers, dropout, bias, norm: As :class:`graphweft.nn.stack.Stack`.
         num_node_types, num_relations: Types of the graph.
-        heads: Heads of every layer; they divide ``hidden``.
+        heads: Heads of every layer; a divisor of ``hidden``.
 
     Raises: ConfigError for a value out of range.
 

@@ -19,14 +19,14 @@ MODES = ("cat", "max", "lstm")
 
 
 class JumpingKnowledge(KeepsArguments, nn.Module):
-    """Rows of several layers side by side, their maximum, or their mean weighted by an LSTM over the layers.
+    """Combines the rows of several layers: joined, their maximum, or their mean weighted by an LSTM over the layers.
 
     Args:
         mode: ``"cat"``, ``"max"`` or ``"lstm"``.
-        channels: Columns of a layer's rows; for ``"lstm"`` alone.
-        num_layers: How many layers; for ``"lstm"`` alone.
+        channels: Columns of a layer's rows; only for ``"lstm"``.
+        num_layers: Number of layers; only for ``"lstm"``.
 
-    Raises: ConfigError for another mode, or sizes that the mode has no use for.
+    Raises: ConfigError for another mode, or for sizes without ``"lstm"``.
 
     Example:
         >>> rows = [torch.ones(3, 4), 2 * torch.ones(3, 4)]

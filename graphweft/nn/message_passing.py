@@ -39,23 +39,25 @@ def update_all(
     params: Sequence[Any] = (),
     **other: Any,
 ) -> dict[str, Tensor]:
-    """Sends a message along every edge, reduces those that each node received, and updates the nodes.
+    """One round of message passing: sends a message along every edge, reduces the messages of each node, updates the
+    nodes.
 
     Args:
         graph: The graph.
-        message: ``message(edges, *params) -> dict``: fields with one row per edge, from all edges at once.
-        reduce: ``reduce(nodes) -> dict``: fields with one row per node, from ``nodes.mailbox[name]`` of shape (nodes,
-            messages, ...), messages by ascending edge id. Independent per node.
-        update: ``update(nodes) -> dict`` over all nodes, which sees the node fields, overridden by reduced ones.
+        message: ``message(edges, *params) -> dict`` of fields with one row per edge. It sees all edges at once.
+        reduce: ``reduce(nodes) -> dict`` of fields with one row per node. ``nodes.mailbox[name]`` has the shape (nodes,
+            messages, ...), with messages by ascending edge id. The function must treat nodes independently.
+        update: ``update(nodes) -> dict`` of fields with one row per node, or None. It sees all nodes at once: the node
+            fields, overridden by reduced fields of the same name.
         ndata: Node fields: a tensor with one row per node, or a dict of tensors by node type; on a bipartite graph a
-            pair (source rows, destination rows). Where it is left out, the fields of ``graph.ndata``, or of
-            ``graph.srcdata`` and ``graph.dstdata``.
-        edata: Edge fields: one row per edge as given to the graph, or a dict by relation. Where it is left out, the
+            pair (source rows, destination rows). The default are the fields of ``graph.ndata``, or of ``graph.srcdata``
+            and ``graph.dstdata``.
+        edata: Edge fields: one row per edge in the order given to the graph, or a dict by relation. The default are the
             fields of ``graph.edata``.
         ntype_data: Tables with one row per node type, or dicts by node type.
         etype_data: Tables with one row per relation, or dicts by relation.
-        params: More arguments of message.
-        **other: Refused, with the place where such a keyword lives here.
+        params: Further arguments of ``message``.
+        **other: Keywords of other libraries raise an error that names the equivalent.
 
     Returns: the dict of the last function. Nodes without in-edges have zeros in every reduced field. Fields, params and
     tensors that the functions capture receive gradients; in-place operations never reach them.
@@ -87,7 +89,7 @@ def update_all(
 
 
 class MessagePassing(nn.Module):
-    """Base of layers that are written as ``message``, ``reduce`` and, if wanted, ``update``; see :func:`update_all`.
+    """Base class of layers that define ``message``, ``reduce`` and optionally ``update``; see :func:`update_all`.
 
     Example:
         >>> import torch

@@ -52,16 +52,15 @@ _HALVES = (torch.bfloat16, torch.float16)
 
 
 class CompiledModule(KeepsArguments, nn.Module):
-    """A module that is compiled as a whole.
+    """Base class of modules that are compiled as a whole. A subclass writes its computation in :meth:`define`.
 
     Attributes:
-        in_features: Width of the features it takes; of a layer between two sets of nodes, of those of the sources.
-        dst_features: Width of the features of the destinations where a call has to give both, else None.
-        takes_pairs: Whether a call may give the features of sources and destinations apart, as a pair.
-        takes_sparse: Whether sparse features stay sparse; else they are made dense, once for as long as they live,
-            with a warning.
+        in_features: Width of the input features; for a layer between two sets of nodes, of the sources.
+        dst_features: Width of the features of the destinations if a call has to pass a pair, else None.
+        takes_pairs: Whether a call may pass features of sources and destinations as a pair.
+        takes_sparse: Whether sparse features stay sparse. Else they are made dense once, with a warning.
         takes_edge_weight: Whether the sums over in-edges are weighted by ``edge_weight``.
-        tables: Parameters of the class whose rows are node types or relations, with which of them.
+        tables: Names of parameters whose rows are node types or relations, and which of the two.
     """
 
     takes_sparse = True
@@ -95,9 +94,9 @@ class CompiledModule(KeepsArguments, nn.Module):
         raise TypeError(f"{type(self).__name__}: expected a class that writes define(frame, x)")
 
     def reset_parameters(self) -> None:
-        """Draws all parameters anew, as the constructor does; buffers such as running statistics start again.
+        """Initialises all parameters again, as the constructor does, and resets buffers such as running statistics.
 
-        Raises: ConfigError where a layer was replaced by one of other parameters.
+        Raises: ConfigError if a layer was replaced by one with other parameters.
 
         Example:
             >>> from graphweft.nn.gcn import GCN
@@ -121,7 +120,7 @@ class CompiledModule(KeepsArguments, nn.Module):
                 tensor.copy_(drawn[name])
 
     def extra_repr(self) -> str:
-        """The constructor's arguments: sizes, and what differs from the defaults; as set now where that is known."""
+        """The constructor's arguments: sizes, and options that differ from the defaults."""
         return "" if self.made_with is None else described(self, self.made_with)
 
     @left_out
@@ -138,23 +137,25 @@ class CompiledModule(KeepsArguments, nn.Module):
         edge_attr: Float[Tensor, "edges *edge_dim"] | None = None,
         return_attention_weights: bool = False,
     ) -> Any:
-        """Output rows of all nodes, or of ``rows`` only; on a batch's ``blocks``, one per layer, those of its seeds.
+        """Output rows of all nodes, or only of ``rows``. With the blocks of a batch, one per layer, output rows of its
+        seeds.
 
-        On a graph between two sets of nodes, x is a pair (x_src, x_dst), for layers that take one; a layer made for
-        ``in_features=(a, b)`` has weights of its own for either. On one graph for several sets of features, x is
-        (batch, nodes, in_features), and so is the result.
+        On a graph between two sets of nodes, x is a pair (x_src, x_dst), for layers that take one. A layer with
+        ``in_features=(a, b)`` has separate weights for both. For several sets of features on one graph, x is (batch,
+        nodes, in_features), and the result is (batch, nodes, out).
 
-        Weights and features of edges are always those of the whole graph, also with blocks, which know their edges.
-        With ``return_attention_weights`` a layer with attention returns ``(out, (edge_index, alpha))``, as in PyTorch
-        Geometric, and a model ``(out, [(edge_index, alpha), ...])`` with a pair for every layer.
+        Weights and features of edges are always those of the whole graph, also with blocks. With
+        ``return_attention_weights``, a layer with attention returns ``(out, (edge_index, alpha))``, as in PyTorch
+        Geometric. A model returns ``(out, [(edge_index, alpha), ...])``, with a pair for every layer.
 
         Shape: x (nodes, in_features), None for a model without features; rows (n,) ids of distinct nodes; result (nodes
-        or n, out). With blocks x has one row per source of the first, and the result one per destination of the last.
-        edge_weight (E,) and edge_attr (E, columns): row i belongs to edge i as given to the graph's constructor.
-        edge_index (2, edges) with the self-loops that the layer adds, after the other edges; alpha (edges, heads).
+        or n, out). With blocks, x has one row per source of the first block, and the result one row per destination of
+        the last. edge_weight is (E,) and edge_attr (E, columns), where row i belongs to edge i as given to the graph's
+        constructor. edge_index is (2, edges); self-loops that the layer adds come after the other edges. alpha is
+        (edges, heads).
 
-        Raises: ShapeError or DtypeError when x or the edges' values do not fit the graph or this module; ConfigError
-        for values of edges that this module cannot use; IndexRangeError for a bad id in rows.
+        Raises: ShapeError or DtypeError if x or the values of edges do not fit the graph or this module. ConfigError
+        for values of edges that this module does not use. IndexRangeError for an id in rows that is out of range.
         """
         if traced():
             options: dict[str, Any] = {"edge_weight": edge_weight, "edge_attr": edge_attr}

@@ -29,21 +29,21 @@ def multi_update_all(
     edata: Mapping[str, Mapping[Relation, Tensor]] | None = None,
     params: Sequence[Any] = (),
 ) -> dict[str, dict[str, Tensor]]:
-    """A round of message passing a relation, each with functions of its own; what reaches one type is combined.
+    """One round of message passing for each relation, with separate functions. The results for one type are combined.
 
     Args:
         graph: The typed graph.
-        functions: By relation, or by its name where only one has it: (message, reduce) or (message, reduce, update),
-            as of :func:`graphweft.update_all`.
-        cross_reducer: ``"sum"``, ``"mean"``, ``"min"``, ``"max"``, ``"cat"`` or ``"stack"``, or a function of the list
-            of results (nodes, ...) of the relations into a type, in the order of ``functions``.
-        update: A function of the combined fields of a type, called once a type.
-        ndata: Node fields: dicts of rows by type, or one tensor for all nodes, type after type. The functions of a
+        functions: Dict from a relation, or from its name if it is unique, to (message, reduce) or (message, reduce,
+            update), as in :func:`graphweft.update_all`.
+        cross_reducer: ``"sum"``, ``"mean"``, ``"min"``, ``"max"``, ``"cat"`` or ``"stack"``. Or a function that gets
+            the list of results (nodes, ...) of the relations into a type, in the order of ``functions``.
+        update: A function of the combined fields of a type, called once per type.
+        ndata: Node fields: dicts of rows by type, or one tensor of all nodes, type after type. The functions of a
             relation see the fields that both of its types have.
         edata: Edge fields: dicts of rows by relation.
-        params: More arguments of every message.
+        params: Further arguments of every message function.
 
-    Returns: by destination type, the combined fields that reduce functions return.
+    Returns: the combined fields by destination type.
 
     Raises: GraphError for a graph that is not typed or lacks a relation; ConfigError for an unknown reducer; else as
     :func:`graphweft.update_all`.

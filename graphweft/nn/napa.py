@@ -39,8 +39,8 @@ def neighbor_apply(
     Args:
         graph: The graph.
         h: Node rows; a pair (source rows, destination rows) on a bipartite graph.
-        mode: ``"dot"``, ``"mul"``, ``"add"``, ``"sub"`` (source less destination), ``"copy"`` (source), or
-            ``"concat"``: the joined rows times ``weight``.
+        mode: ``"dot"``, ``"mul"``, ``"add"``, ``"sub"`` (source minus destination), ``"copy"`` (source), or
+            ``"concat"`` (the joined rows times ``weight``).
         weight: (2 f, out) for ``"concat"``, else None.
 
     Shape: h (nodes, f) -> (edges,) for dot, (edges, out) for concat, else (edges, f); row i is edge i. Rows are
@@ -78,7 +78,7 @@ def pull(
         graph: The graph.
         h: Source rows (a pair on a bipartite graph is accepted; its first part is used).
         edge: Edge values: one number or a row per edge, by edge id; None for mode ``"copy"``.
-        weight: ``"mul"``, ``"add"``, ``"sub"`` (row less value), ``"softmax"`` (times the softmax of the values over
+        weight: ``"mul"``, ``"add"``, ``"sub"`` (row minus value), ``"softmax"`` (times the softmax of the values over
             the in-edges), or ``"copy"``.
         reduce: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"``; 0 for a destination without in-edges.
 

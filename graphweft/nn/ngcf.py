@@ -21,17 +21,18 @@ from graphweft.nn.stack import Stack
 
 
 class NGCFConv(CompiledModule):
-    """One NGCF layer, without the activation. Self-loops of the graph are left out: a node has terms of its own.
+    """One NGCF layer, without the activation. Self-loops of the graph are ignored, because the layer has its own terms
+    for a node itself.
 
-    Shape: (nodes, in_features) -> (nodes, out_features); ``weight`` (W1) and ``affinity_weight`` (W2) are
-    (in_features, out_features). Sparse features are made dense: products by element are taken on them.
+    Shape: (nodes, in_features) -> (nodes, out_features); ``weight`` (W1) and ``affinity_weight`` (W2) are (in_features,
+    out_features). Sparse features are made dense, because the layer multiplies them elementwise.
 
     Args:
         in_features: Width of the input rows.
         out_features: Width of the output rows.
         bias: Adds a learned vector.
-        reduce: ``"sum"`` with symmetric normalisation as published, or ``"mean"`` over the neighbours, as GraphTensor
-            has it.
+        reduce: ``"sum"`` with symmetric normalisation, as published, or ``"mean"`` over the neighbours, as in
+            GraphTensor.
         aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
 
     Raises: ConfigError for a value out of range.

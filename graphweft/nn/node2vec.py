@@ -22,18 +22,19 @@ from graphweft.sample.walk import random_walk
 
 
 class Node2Vec(nn.Module):
-    """Rows of nodes from biased random walks; ``model()`` gives all of them, ``model.loss(nodes)`` trains.
+    """Node embeddings from biased random walks. ``model()`` returns all rows, and ``model.loss(nodes)`` is the training
+    loss.
 
     Args:
         graph: A square graph; walks follow its edges from source to destination.
         width: Columns of the rows.
         walk_length: Steps of a walk.
-        context_size: Nodes of a window of a walk; the first is predicted from the others.
+        context_size: Nodes of a window of a walk; pairs of the first node with each other are positives.
         walks_per_node: Walks from each node of a batch.
         negatives: Walks of uniformly drawn nodes for each walk.
-        p: Going back to the node before has weight 1 / p.
-        q: Going where the node before has no edge to has weight 1 / q.
-        sparse: Give sparse gradients, for ``torch.optim.SparseAdam``.
+        p: A step back to the previous node has weight 1 / p.
+        q: A step to a node without an edge from the previous node has weight 1 / q.
+        sparse: Whether gradients are sparse, for ``torch.optim.SparseAdam``.
 
     Raises: ConfigError for a size out of range.
 
@@ -70,7 +71,7 @@ class Node2Vec(nn.Module):
         self.rows = nn.Embedding(graph.num_nodes, width, sparse=sparse)
 
     def forward(self, nodes: Ids | None = None) -> Float[Tensor, "nodes width"]:
-        """Rows of ``nodes``, (n, width); None: of all."""
+        """Embeddings of ``nodes``, (n, width); None: of all nodes."""
         if nodes is None:
             return self.rows.weight
         out: Tensor = self.rows(as_selection("Node2Vec", "node", nodes, self.graph.num_nodes))
@@ -79,9 +80,9 @@ class Node2Vec(nn.Module):
     def walks(
         self, nodes: Ids, seed: int = 0, epoch: int = 0, stage: int = 0
     ) -> tuple[Int64[Tensor, "windows context"], Int64[Tensor, "negatives context"]]:
-        """Windows of walks from ``nodes`` and of negatives, int64 (windows, context_size); -1 behind a dead end.
+        """Windows of walks from ``nodes`` and of negatives, int64 (windows, context_size); -1 after a dead end.
 
-        Draws are keyed by (seed, epoch, stage); batches of an epoch take stages of their own.
+        Draws are keyed by (seed, epoch, stage); each batch of an epoch has its own stage.
         """
         starts = as_selection("Node2Vec", "node", nodes, self.graph.num_nodes).repeat(self.walks_per_node)
         walked = random_walk(
@@ -101,7 +102,8 @@ class Node2Vec(nn.Module):
     def contrast(
         self, positive: Int64[Tensor, "windows context"], negative: Int64[Tensor, "negatives context"]
     ) -> Float[Tensor, ""]:
-        """Cross-entropy of pairs of a window's first node with each other: the sum of both means, shape ().
+        """Cross-entropy of the pairs of a window's first node with each other node, the sum of the means over positives
+        and negatives, shape ().
 
         Shape: positive and negative (windows, context_size) int64; pairs with -1 do not count.
         """

@@ -21,17 +21,17 @@ from graphweft.storage.feature import SparseFeatures
 
 
 class NodeEmbedding(nn.Module):
-    """``model`` over a learned row per node, for graphs without features.
+    """A model that reads a learned row per node, for graphs without features.
 
-    It is trained on ``ds.with_features("embedding")``, whose one-hot rows tell which nodes a batch has. Rows of nodes
-    that no training step reaches stay as they were drawn.
+    Train it on ``ds.with_features("embedding")``, whose one-hot rows identify the nodes of a batch. Rows of nodes that
+    no training step reaches keep their initial values.
 
     Args:
         num_nodes: Nodes of the graph.
-        model: Reads rows of width ``width``; a model of ``gw.nn``, or a module called as ``model(graph, rows)``.
+        model: A model of ``gw.nn``, or a module called as ``model(graph, rows)``, for rows of width ``width``.
         width: Columns of the rows; None: ``model.in_features``.
 
-    Raises: ConfigError for sizes that are no numbers from 1.
+    Raises: ConfigError for a size below 1.
 
     Example:
         >>> from graphweft.data.dataset import Dataset
@@ -58,7 +58,7 @@ class NodeEmbedding(nn.Module):
         return isinstance(self.model, CompiledModule)
 
     def forward(self, graph: Graph | Sequence[Block], x: SparseFeatures, **options: Any) -> Float[Tensor, "rows out"]:
-        """What the model makes of the learned rows of the nodes that ``x`` names.
+        """The model's output for the learned rows of the nodes that ``x`` identifies.
 
         Shape: x (nodes, num_nodes) with a single one per row.
 

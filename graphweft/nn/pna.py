@@ -26,7 +26,7 @@ _LEAST = 1e-5  # variance below which a deviation counts as none
 
 
 def mean_log_degree(graph: Graph) -> float:
-    """The mean of ``log(d + 1)`` over the in-degrees d of a graph, by which scalers normalise.
+    """The mean of ``log(d + 1)`` over the in-degrees d of a graph, for the scalers of :class:`PNAConv`.
 
     Example:
         >>> round(mean_log_degree(Graph([0, 1], [2, 2], num_nodes=3)), 4)

@@ -46,14 +46,14 @@ class _Smooth(CompiledModule):
 class SGConv(_Smooth):
     """Simplified graph convolution: ``S^hops X W + b`` (Wu et al., ICML 2019).
 
-    Of constant features the smoothed rows are computed once, so that an epoch is one product.
+    If the features are constant, the smoothed rows are computed once, and an epoch is one product.
 
     Shape: (nodes, in_features) -> (nodes, out_features); ``weight`` is (in_features, out_features).
 
     Args:
         in_features: Width of the input rows.
         out_features: Width of the output rows.
-        hops: How often rows are smoothed.
+        hops: Number of smoothing steps.
         bias: Adds a learned vector.
 
     Example:
@@ -89,8 +89,8 @@ class SGConv(_Smooth):
 
 
 class APPNP(SizedByData, _Smooth):
-    """Predict, then propagate: ``Z <- (1 - alpha) S Z + alpha H`` from ``Z = H``, rows of a perceptron (Gasteiger et
-    al., ICLR 2019).
+    """Predict, then propagate: ``Z <- (1 - alpha) S Z + alpha H``, starting from ``Z = H``, the rows of a perceptron
+    (Gasteiger et al., ICLR 2019).
 
     Args:
         in_features: Width of the node features.
@@ -98,7 +98,7 @@ class APPNP(SizedByData, _Smooth):
         out_features: Width of the result.
         num_layers: Layers of the perceptron.
         dropout: Probability to drop an element of a layer's input in training.
-        hops: How often rows are propagated.
+        hops: Number of propagation steps.
         alpha: Share of the node's own prediction in every hop.
         bias: Whether layers add a learned vector.
 
@@ -168,7 +168,7 @@ class GCNII(SizedByData, _Smooth):
         num_layers: Layers between the linear maps.
         dropout: Probability to drop an element of a layer's input in training.
         alpha: Share of the first rows in every layer.
-        theta: How fast ``beta`` falls.
+        theta: Factor in ``beta``; a larger value gives larger ``beta``.
 
     Example:
         >>> import torch

@@ -46,20 +46,20 @@ _NORM = "module."  # within a batch norm of PyTorch Geometric
 
 
 def load_pyg_state_dict(model: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
-    """Copies parameters of PyTorch Geometric's layers into ``model``, which then computes the same.
+    """Copies parameters of PyTorch Geometric's layers into ``model``, which then computes the same results.
 
-    Layers are taken in the order of ``state_dict``, whatever their names: ``convs.0``, ``convs.1`` of
+    Layers are matched by their order in ``state_dict``; their names do not matter: ``convs.0``, ``convs.1`` of
     ``torch_geometric.nn.GCN``, or ``conv1``, ``conv2`` of a module written by hand. GIN's perceptron is
     ``Sequential(Linear, ReLU, Linear)`` or an ``MLP`` without norm. Batch norms between layers are copied with their
-    running statistics. Sizes are those of the peer, and so must be the settings that a state dict does not hold:
-    reducer, activation (``torch_geometric.nn.GAT`` has ``"relu"``), self-loops, eps of norms.
+    running statistics. Sizes have to be equal. So do settings that a state dict does not contain: reducer, activation
+    (``torch_geometric.nn.GAT`` has ``"relu"``), self-loops, eps of norms.
 
     Args:
         model: A ``GCN``, ``SAGE``, ``GIN`` or ``GAT`` (``v2=True``: GATv2), or one layer of these.
         state_dict: ``state_dict()`` of the model or layer of PyTorch Geometric.
 
-    Raises: ConfigError for another kind of model, for names that are missing or not known, and for other shapes;
-        ``model`` is unchanged then.
+    Raises: ConfigError for another kind of model, for names that are missing or not known, and for other shapes.
+    ``model`` is then unchanged.
 
     Example:
         >>> layer = GCNConv(2, 3)

@@ -73,7 +73,7 @@ class Readout(nn.Module):
     """:func:`readout` as a module, or several of them side by side.
 
     Args:
-        kinds: "sum", "mean" or "max", or some of them joined by "+", as in "mean+max".
+        kinds: "sum", "mean" or "max", or some of them joined by "+", such as "mean+max".
 
     Raises: ConfigError for another kind.
 
@@ -107,7 +107,7 @@ class Readout(nn.Module):
         return [Repeated(_FUNCTIONS[kind], arguments) for kind in self.kinds]
 
     def width(self, columns: int) -> int:
-        """Columns of the result for so many of the rows."""
+        """Columns of the result for rows of ``columns`` columns."""
         return columns * len(self.kinds)
 
     def extra_repr(self) -> str:
@@ -121,7 +121,7 @@ class AttentionPool(nn.Module):
     ``sum_v softmax(gate(x_v)) * transform(x_v)``.
 
     Args:
-        gate: A module from rows (N, C) to scores (N, 1), or one score a column.
+        gate: A module from rows (N, C) to scores (N, 1), or to one score per column.
         transform: A module applied to the rows; None: the rows as they are.
 
     Example:
@@ -147,11 +147,11 @@ class AttentionPool(nn.Module):
 
 
 class Set2Set(nn.Module):
-    """An LSTM that reads the nodes of each graph by attention, some times (Vinyals, Bengio, Kudlur, ICLR 2016).
+    """An LSTM that reads the nodes of each graph by attention in several steps (Vinyals, Bengio, Kudlur, ICLR 2016).
 
     Args:
         width: Columns of the rows.
-        steps: How often it reads.
+        steps: Number of reading steps.
         num_layers: Layers of the LSTM.
 
     Example:

@@ -39,10 +39,10 @@ class RGCNConv(TypedConv):
         in_features: Width of the input rows.
         out_features: Width of the output rows.
         num_relations: Relations of the graph.
-        num_bases: Number of basis matrices, whose combinations are the relations' matrices; None: every relation has a
-            matrix of its own.
-        num_blocks: Number of blocks on the diagonal of each matrix, with zeros elsewhere; None: full matrices.
-        self_loop: Adds the node's own row times a matrix of its own.
+        num_bases: Number of basis matrices, whose combinations are the relations' matrices; None: a separate matrix for
+            every relation.
+        num_blocks: Number of diagonal blocks of each matrix, with zeros elsewhere; None: full matrices.
+        self_loop: Adds the node's own row times ``root``.
         bias: Adds a learned vector.
         reduce: ``"mean"`` over the neighbours of each relation, as published, or ``"sum"``.
         aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
@@ -180,16 +180,17 @@ class RelationalEmbedding(TypedConv):
 class RGCN(TypedStack):
     """An embedding of the features, then a stack of :class:`RGCNConv`; ReLU between layers.
 
-    Without features (``in_features`` None) as published for such graphs: no embedding, the first of the layers is a
-    :class:`RelationalEmbedding`. The model is then called ``model(graph)``; :meth:`features` are what it reads.
+    Without features (``in_features=None``), the model is the one published for such graphs: it has no embedding, and
+    its first layer is a :class:`RelationalEmbedding`. It is then called as ``model(graph)``, and its inputs are
+    :meth:`features`.
 
     Args:
-        in_features: Width of the node features; None: nodes have none.
+        in_features: Width of the node features; None: no features.
         hidden, out_features, num_layers, dropout, bias, norm, residual: As :class:`graphweft.nn.stack.Stack`.
         num_relations: Relations of the graph.
         num_nodes: Nodes of the graph, for a model without features.
         num_bases, self_loop, reduce: As :class:`RGCNConv`.
-        num_blocks: As :class:`RGCNConv`, for layers whose two widths it divides; the others are full.
+        num_blocks: As :class:`RGCNConv`, for layers with both widths divisible by it; other layers have full matrices.
 
     Raises: ConfigError for a value out of range.
 

@@ -36,11 +36,11 @@ class SAGEConv(CompiledModule):
         in_features: Width of the input rows; a pair for features (x_src, x_dst) of two sets of nodes.
         out_features: Width of the output rows.
         bias: Adds a learned vector.
-        reduce: ``"mean"``, ``"sum"`` or ``"max"`` over the in-neighbours; ``"pool"``, the maximum of their rows after a
-            learned product and a ReLU (``project=True`` with ``"max"``); ``"lstm"``, in the order of the edges.
+        reduce: ``"mean"``, ``"sum"`` or ``"max"`` over the in-neighbours; ``"pool"`` for the maximum after a linear map
+            and a ReLU (``project=True`` with ``"max"``); ``"lstm"`` for an LSTM in the order of the edges.
         aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
         root_weight: Adds the node's own row times ``self_weight``.
-        project: Neighbours' rows go through ``relu(h W_pool + b_pool)`` before they are reduced.
+        project: Applies ``relu(h W_pool + b_pool)`` to the neighbours' rows first.
         normalize: Divides every output row by its length.
 
     Raises: ConfigError for a value out of range.

@@ -89,26 +89,26 @@ def layer_options(kind: type[Stack]) -> list[str]:
 
 
 class Stack(SizedByData, CompiledModule):
-    """``num_layers`` layers of the class that ``layer`` names.
+    """Base class of models: ``num_layers`` layers of the class ``layer``.
 
     Args:
         in_features: Width of the node features.
         hidden: Width between layers.
         out_features: Width of the result, the number of classes for a classifier.
-        num_layers: How many layers.
+        num_layers: Number of layers.
         dropout: Probability to drop an element of a layer's input in training.
         bias: Whether layers add a learned vector.
-        norm: ``"batch"``, ``"layer"`` or None; after every layer but the last.
-        residual: Adds a layer's input to its output where the widths agree.
-        reduce: How neighbours are combined: ``"sum"``, ``"mean"`` or ``"max"``; None for the model's usual way.
-        activation: After every layer but the last: ``"relu"``, ``"elu"``, ``"leaky_relu"`` (slope 0.2), ``"gelu"``,
-            ``"silu"``, ``"tanh"``, ``"sigmoid"`` or ``"none"``; None for the model's usual one.
-        jumping: ``"cat"``: the result is that of all layers side by side, (``num_layers`` - 1) times ``hidden`` and
-            ``out_features`` columns, and the last layer, too, is followed by what the others are (jumping knowledge,
-            Xu et al., ICML 2018); ``"last"``: so followed, the last layer's alone. Both are for whole graphs, not for
-            sampled blocks. None: the last layer's alone, as it is.
+        norm: ``"batch"``, ``"layer"`` or None; after every layer except the last.
+        residual: Adds a layer's input to its output if the widths are equal.
+        reduce: How neighbours are combined: ``"sum"``, ``"mean"`` or ``"max"``; None for the default of the model.
+        activation: Activation after every layer except the last: ``"relu"``, ``"elu"``, ``"leaky_relu"`` (slope 0.2),
+            ``"gelu"``, ``"silu"``, ``"tanh"``, ``"sigmoid"`` or ``"none"``; None for the default of the model.
+        jumping: Jumping knowledge (Xu et al., ICML 2018). ``"cat"`` joins the results of all layers, in (``num_layers``
+            - 1) times ``hidden`` plus ``out_features`` columns. ``"last"`` returns the last layer. With both, norm and
+            activation follow the last layer too, and sampled blocks are not supported. None returns the last layer as
+            it is.
         aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
-        options: More arguments of every layer.
+        options: Further arguments of every layer.
 
     Raises: ConfigError for a value out of range.
     """

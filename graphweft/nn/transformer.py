@@ -30,9 +30,9 @@ class TransformerConv(AttentionConv):
     Args:
         in_features: Width of the input rows; a pair for features (x_src, x_dst) of two sets of nodes.
         out_features: Width of the output rows.
-        heads: Heads; they divide ``out_features`` where they are put side by side.
-        concat: Heads side by side; else their mean, each ``out_features`` wide.
-        bias: Adds learned vectors to queries, keys, values and to what is skipped.
+        heads: Number of attention heads; a divisor of ``out_features`` if they are joined.
+        concat: Whether the results of the heads are joined; else they are averaged, each ``out_features`` wide.
+        bias: Adds learned vectors to queries, keys, values and the skip connection.
         dropout: Probability to drop an attention weight in training.
         root_weight: Adds the node's own rows times ``skip``.
         edge_dim: Columns of edge features.

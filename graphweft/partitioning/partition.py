@@ -92,10 +92,10 @@ class Partition:
         graph: The graph.
         part: int32 (N,) numbers in [0, k).
         k: Number of parts; some may be empty.
-        method: What made it, the branch taken included.
-        labels: int64 (N,) labels it was made with, negative for none; or None.
-        phases: Seconds of every phase that was tried, by its name.
-        comparison: For "auto": all methods side by side.
+        method: The method, including the branch that was taken.
+        labels: int64 (N,) labels that were given, negative for no label; or None.
+        phases: Seconds of every phase, by name.
+        comparison: For "auto", figures of all methods.
 
     Example:
         >>> made = partition(Graph([0, 1, 2, 3], [1, 0, 3, 2]), 2)
@@ -127,7 +127,7 @@ class Partition:
 
     @cached_property
     def report(self) -> Report:
-        """Cut, balance, halos and distance of labels, measured once."""
+        """Cut, balance, halos and distance of labels, computed once."""
         graph, cut = self.graph, ctypes.c_int64()
         halo = torch.zeros(self.k, dtype=torch.int64)
         _measure(graph.csc.native, self.k, self.part.data_ptr(), ctypes.byref(cut), halo.data_ptr())
@@ -142,10 +142,10 @@ class Partition:
         )
 
     def predict(self, epoch: Exchange | None = None, rates: Rates | None = None) -> Prediction:
-        """What a full-batch epoch over as many ranks takes: bytes exactly, seconds by Morphling's cost model.
+        """Predicts a full-batch epoch over as many ranks: exact bytes, and seconds by Morphling's cost model.
 
         Args:
-            epoch: What the model exchanges; None: two layers of 32 columns.
+            epoch: Widths that the model exchanges; None: two layers of 32 columns.
             rates: What machine and network do in a second; None: usual ones.
 
         Example:
@@ -161,7 +161,9 @@ class Partition:
 
     @classmethod
     def load(cls, path: str | Path, graph: Graph, labels: Tensor | None = None) -> Partition:
-        """What :meth:`save` wrote. Raises: DataError for another file, ShapeError for another graph's."""
+        """Reads a file of :meth:`save`. Raises: DataError for another file; ShapeError for a partition of another
+        graph.
+        """
         try:
             with np.load(Path(path), allow_pickle=False) as file:
                 part, k, method = torch.from_numpy(file["part"]).int(), int(file["k"]), str(file["method"])
@@ -187,25 +189,25 @@ def partition(
     """Splits the nodes of ``graph`` into ``k`` parts with few edges between them.
 
     Args:
-        graph: A graph over one set of nodes. The ends of an edge are neighbours of each other, whatever its direction;
-            in a graph that is not symmetric parallel and opposite edges count once.
+        graph: A graph over one set of nodes. Directions of edges do not matter. In a graph that is not symmetric,
+            parallel and opposite edges count once.
         k: Number of parts.
-        method: "gap" streams over the nodes and keeps every part's labels close to the whole graph's; "multilevel" puts
-            clusters of nodes together first, cuts fewer edges, and keeps labels within ``distance``; "metis" cuts
-            fewest edges of an undirected graph, needs pymetis and knows no labels; "components" packs connected
-            components as wholes; "greedy" deals nodes out by degree, so that sums of degrees are equal; "random" gives
-            equal sizes. "hierarchical" is METIS, else components, else greedy, as in Morphling. "auto" tries all of
-            them and takes the parts that full-batch training over ranks is predicted to be fastest with.
-        labels: (N,) integers, negative for no label, which counts as one more: for training, the classes of the
-            training nodes. For "gap" and for the report.
-        passes: For "gap": how often it goes over all nodes, each pass starting from the last one's parts.
-        balance: For "gap": weight of balance against neighbours.
-        initial: For "gap": (N,) parts to start from, -1 for none.
-        seed: For "random", and the order of moves of "multilevel".
-        distance: For "multilevel": largest total variation distance between a part's labels and those of the graph;
-            more where a label has fewer nodes than that takes. The smaller it is, the more edges are cut.
-        epoch: For "auto": what a model exchanges in an epoch; None: two layers of 32 columns.
-        rates: For "auto": what machine and network do in a second; None: usual ones.
+        method: "gap" streams over the nodes and keeps the labels of every part close to those of the graph.
+            "multilevel" clusters nodes first, cuts fewer edges, and keeps labels within ``distance``. "metis" cuts the
+            fewest edges of an undirected graph; it needs pymetis and ignores labels. "components" keeps connected
+            components whole. "greedy" balances the sums of degrees. "random" gives equal sizes. "hierarchical" is
+            METIS, else components, else greedy, as in Morphling. "auto" tries all of them and takes the partition with
+            the shortest predicted time of full-batch training over ranks.
+        labels: (N,) integers, usually the classes of the training nodes. Negative means no label, which counts as one
+            more label. For "gap", "multilevel" and the report.
+        passes: For "gap", number of passes over all nodes. Each pass starts from the parts of the previous one.
+        balance: For "gap", weight of balance against neighbours.
+        initial: For "gap", (N,) parts to start from, -1 for none.
+        seed: Seed of "random", and of the order of moves of "multilevel".
+        distance: For "multilevel", largest total variation distance between the labels of a part and of the graph. It
+            may be larger for labels with few nodes. A smaller distance cuts more edges.
+        epoch: For "auto", widths that a model exchanges in an epoch; None: two layers of 32 columns.
+        rates: For "auto", speeds of machine and network; None: usual speeds.
 
     Raises: ConfigError, GraphError, ShapeError, DtypeError, IndexRangeError; MissingPackageError.
 

@@ -35,13 +35,13 @@ _CONSUMED: contextvars.ContextVar[Any] = contextvars.ContextVar("consumed", defa
 
 
 def constant(x: Kept) -> Kept:
-    """Declares that the values of ``x`` will not change; returns ``x`` itself.
+    """Declares that the values of ``x`` do not change; returns ``x`` itself.
 
-    Compiled calls may then compute once what depends on ``x`` and the graph alone, such as the first layer's
-    aggregation of the input features, and choose the order of their work accordingly. In-place operations of torch
-    (``x.mul_(2)``) are noticed nonetheless. After any other change (through NumPy memory or ``x.data``) results may be
-    those of the old numbers. Inputs that are not declared may change at any time: calls compare their bytes where that
-    is cheaper than computing again.
+    Compiled calls may then compute values once that depend only on ``x`` and the graph, such as the first layer's
+    aggregation of the input features, and choose the order of computation accordingly. In-place operations of torch
+    (``x.mul_(2)``) are detected. After any other change, through NumPy memory or ``x.data``, results may be those of
+    the old values. Inputs that are not declared may change at any time: calls compare their bytes if that is cheaper
+    than computing again.
 
     Args:
         x: A tensor of any shape, or :class:`gw.data.SparseFeatures`.

@@ -29,16 +29,16 @@ _WEIGHT, _FITS = 0.15, 4  # of the costs that there are, where one run corrects 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine is good at.
+    """The profile of a machine, by which plans predict time.
 
     Attributes:
-        processor: Its name.
+        processor: Name of the processor.
         level: Instruction set level of the kernels.
-        threads: Threads that the costs hold for.
+        threads: Number of threads that the costs hold for.
         memory: Bytes of memory.
-        disk_bytes_per_second: Reading one file after the other.
-        costs: Seconds of kernels and of what surrounds them.
-        error: Mean relative error of the costs on what they were fitted to; None: they are the built-in ones.
+        disk_bytes_per_second: Speed of sequential reading.
+        costs: Cost coefficients of kernels and of the work around them.
+        error: Mean relative error of the costs on the measurements; None for the built-in costs.
     """
 
     processor: str
@@ -51,7 +51,7 @@ class Machine:
 
     @classmethod
     def here(cls) -> Machine:
-        """This machine as it was last calibrated for so many threads, or with the built-in costs."""
+        """The last calibration of this machine for so many threads, or the built-in costs."""
         path = profile_file()
         if path.is_file():
             try:
@@ -62,13 +62,13 @@ class Machine:
 
     @classmethod
     def known(cls, **measured: Any) -> Machine:
-        """This machine with what was ``measured``; the rest as it is known without."""
+        """This machine with the figures of ``measured``, and defaults for the others."""
         threads = torch.get_num_threads() if measured else THREADS
         return cls(calibrate.processor().partition(": ")[2] or "unknown", LEVEL, threads, _machine.memory(), **measured)
 
     @classmethod
     def read(cls, path: str | Path) -> Machine:
-        """The profile in a file. Raises: ConfigError for a file that is none, or is damaged."""
+        """Reads a profile from a file. Raises: ConfigError for another file, or a damaged one."""
         wanted = "a file of graphweft doctor --calibrate --out"
         try:
             given = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -92,18 +92,18 @@ class Machine:
         return made
 
     def write(self, path: str | Path) -> None:
-        """The file that :meth:`read` reads. Raises: OSError."""
+        """Writes a file for :meth:`read`. Raises: OSError."""
         Path(path).write_text(self._text(), encoding="utf-8")
 
     def _text(self) -> str:
         return json.dumps(self.facts(), indent=2) + "\n"
 
     def remember(self) -> None:
-        """Keeps this as the profile of this machine, where the cache can be written."""
+        """Stores this as the profile of this machine, if the cache folder can be written."""
         keep(profile_file().name, self._text())
 
     def corrected(self, works: Works, seconds: float) -> Machine:
-        """The profile whose costs come near ``seconds`` for ``works``: those change most that are most of them."""
+        """A profile whose costs give about ``seconds`` for ``works``. Costs with the largest share change most."""
         costs = self.costs
         for _ in range(_FITS if seconds > 0 else 0):
             costs = costs.fit_sums([(works, seconds)], _WEIGHT)
@@ -114,7 +114,7 @@ class Machine:
         return {"format": _FORMAT, **asdict(self), "costs": json.loads(self.costs.to_json())}
 
     def scale(self, threads: int) -> float:
-        """Factor of its seconds for another number of threads."""
+        """Factor of the seconds for another number of threads."""
         return self.threads / threads
 
     def __str__(self) -> str:

@@ -31,11 +31,11 @@ class Arrival:
 
 
 class Tier:
-    """The memory of ``device``; "cpu" stands for a device on a machine without one.
+    """The memory of ``device``; "cpu" emulates a device on a machine without one.
 
     Attributes:
-        bytes: Sent so far.
-        sends: How often.
+        bytes: Bytes that were sent so far.
+        sends: Number of transfers so far.
 
     Example:
         >>> tier = Tier()
@@ -63,19 +63,19 @@ class Tier:
         self._begin()
 
     def room(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Memory in the tier."""
+        """Allocates memory in the tier."""
         if self.device.type == "cpu":
             return empty(shape, dtype)
         return torch.empty(shape, dtype=dtype, device=self.device)
 
     def staging(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Host memory from which copies to the tier are fastest: pinned pages for a device."""
+        """Allocates host memory for fast copies to the tier: pinned pages for a device."""
         if self.device.type == "cpu":
             return empty(shape, dtype)
         return torch.empty(shape, dtype=dtype, pin_memory=True)
 
     def send(self, source: Tensor, target: Tensor) -> None:
-        """Copies, and returns when ``source`` may be written again."""
+        """Copies ``source`` to the tier, and returns when ``source`` may be written again."""
         target.copy_(source, non_blocking=True)
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
@@ -84,7 +84,7 @@ class Tier:
             self.sends += 1
 
     def begin(self, source: Tensor) -> Arrival:
-        """As :meth:`send` to memory of its own, by a thread of the tier while the caller goes on."""
+        """Starts :meth:`send` to newly allocated memory in a thread of the tier."""
         there = self.room(tuple(source.shape), source.dtype)
         return Arrival(there, self._mover.submit(self.send, source, there))
 

@@ -19,11 +19,12 @@ from graphweft.sample.sampler import GroupSampler, Sample
 
 
 class ClusterSampler(GroupSampler):
-    """Every part once an epoch, ``batch_size`` of them a batch; edges to other batches' parts are left out.
+    """Cluster-GCN: batches of ``batch_size`` parts of a partition, each part once per epoch. Edges to parts of other
+    batches are left out.
 
     Args:
         graph: A square graph.
-        part: (num_nodes,) number of each node's part; a part may be empty.
+        part: (num_nodes,) number of each node's part, such as ``gw.partition(graph, k).part``. A part may be empty.
 
     Raises: ConfigError, GraphError, IndexRangeError, ShapeError.
 

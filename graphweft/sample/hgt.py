@@ -25,14 +25,15 @@ from graphweft.sample.sampler import Sample, ShownBySettings, as_seeds, check_fa
 class HGTSampler(ShownBySettings):
     """Draws ``num_samples[type][h]`` nodes of every type in hop h, and keeps all edges between the nodes of the batch.
 
-    A node that joins the batch gives 1 / d of budget to the source of each of its d in-edges of a relation, if it is
-    not in the batch. A hop draws nodes of a type without replacement, with chances proportional to the square of their
-    budgets, for all types before budgets grow again; what is not drawn keeps its budget. Every type has about as many
-    nodes in a batch, however unlike their numbers in the graph. Draws are keyed by (seed, epoch, stage, node, hop).
+    A node that joins the batch adds 1 / d to the budget of the source of each of its d in-edges of a relation, if that
+    source is not in the batch. A hop draws nodes of each type without replacement, with chances proportional to the
+    squares of their budgets. Budgets grow after all types were drawn, and nodes that were not drawn keep theirs. A
+    batch has about equally many nodes of every type. Draws are keyed by (seed, epoch, stage, node, hop).
 
     Args:
-        graph: A square graph; without types all nodes are of one.
-        num_samples: Nodes of every type a hop, or a dict of those by node type (types that are not named: none).
+        graph: A square graph; without types, all nodes have one type.
+        num_samples: List of the nodes of every type per hop, or a dict from node type to such a list; other types are
+            not drawn.
 
     Raises: ConfigError, GraphError.
 

@@ -18,9 +18,10 @@ class InducedSampler(ShownBySettings):
     """The nodes that another sampler draws around the seeds, and every edge of the graph between two of them.
 
     Args:
-        sampler: Draws the nodes, such as a :class:`NeighborSampler`; each once.
+        sampler: Draws the nodes, each once, such as a :class:`NeighborSampler`.
 
-    Raises: ConfigError for what is no sampler around seeds, or one that gives every seed nodes of its own.
+    Raises: ConfigError for an object that is no sampler around seeds, or for a sampler with separate nodes for every
+    seed.
 
     Example:
         >>> from graphweft.sample.neighbor import NeighborSampler

@@ -27,21 +27,21 @@ _LAYERS_ALIKE = 1 << 32  # what draws are keyed by in the place of the hop
 
 
 class LaborSampler(ShownBySettings):
-    """Every destination draws about ``fanouts[h]`` of its in-edges, all destinations by the numbers of the sources.
+    """LABOR: every destination draws about ``fanouts[h]`` of its in-edges, by random numbers of the sources.
 
-    Source t has one random number r(t) in a hop; destination s of in-degree d takes the edge where r(t) <= k / d. A row
-    gets k edges on average instead of exactly k, its estimate has the variance of neighbour sampling, and since rows
-    agree on their sources the batch has fewer nodes. ``block.edge_norm`` makes sums over in-edges unbiased; layers that
+    Source t has one random number r(t) per hop. A destination of in-degree d takes the edge from t if r(t) <= k / d. It
+    gets k edges on average in place of exactly k, with the variance of neighbour sampling. Destinations share their
+    sources more often, so the batch has fewer nodes. ``block.edge_norm`` makes sums over in-edges unbiased. Layers that
     divide by the drawn in-degree need no factor.
 
-    Draws are keyed by (seed, epoch, stage, source, hop): the same for any number of threads.
+    Draws are keyed by (seed, epoch, stage, source, hop) and do not depend on the number of threads.
 
     Args:
         graph: A square graph.
         fanouts: In-edges that a node of each hop draws on average, from the seeds outwards; -1: all.
-        iterations: How often the chances are moved towards sources that several destinations share (LABOR-i); 0: all
-            sources alike.
-        layer_dependent: The same numbers in all hops, so that they reach the same nodes again.
+        iterations: Number of steps that raise the chances of sources which several destinations share (LABOR-i); 0:
+            equal chances.
+        layer_dependent: Whether all hops use the same random numbers, so that they reach more of the same nodes.
 
     Raises: ConfigError, GraphError.
 

@@ -25,19 +25,20 @@ IMPORTANCE = ("ladies", "fastgcn", "uniform")
 
 
 class LayerSampler(ShownBySettings):
-    """Draws the sources of a whole layer together, and keeps all edges between them and the layer's destinations.
+    """Layer-wise sampling: draws the sources of a whole layer together, and keeps all edges to the layer's
+    destinations.
 
-    The destinations of hop h are the seeds and all that was drawn before; ``sizes[h]`` sources are drawn for them.
-    ``block.edge_norm`` makes sums over in-edges unbiased; layers that divide by the drawn in-degree, as the built-in
-    ones do, normalise rows as LADIES does and need no factor.
+    The destinations of hop h are the seeds and all nodes that were drawn before. ``sizes[h]`` sources are drawn for
+    them. ``block.edge_norm`` makes sums over in-edges unbiased. Layers that divide by the drawn in-degree, as the
+    built-in ones, normalise rows as LADIES does and need no factor.
 
     Args:
         graph: A square graph.
         sizes: Sources to draw in each hop, from the seeds outwards; -1: all.
-        importance: What decides a source's chance. "ladies": the squared norm of its column of the mean over in-edges,
-            restricted to the layer's destinations; "fastgcn": of its whole column, whoever the destinations are;
-            "uniform": the in-neighbours alike; or (num_nodes,) weights >= 0.
-        replace: Draw with replacement.
+        importance: Chances of the sources. "ladies": proportional to the squared norm of the source's column of the
+            mean over in-edges, restricted to the layer's destinations. "fastgcn": the same for the whole column.
+            "uniform": equal for all in-neighbours. Or (num_nodes,) weights >= 0.
+        replace: Whether to draw with replacement.
 
     Raises: ConfigError, GraphError, ShapeError.
 

@@ -41,22 +41,24 @@ def metapath_walk(
     epoch: int = 0,
     stage: int = 0,
 ) -> Int64[Tensor, "starts nodes"]:
-    """Walks along one relation after the other, from source to destination.
+    """Random walks along the given relations in turn, from source to destination.
 
-    Walk i is keyed by (seed, epoch, stage, i): the same for any number of threads.
+    Walk i is keyed by (seed, epoch, stage, i) and does not depend on the number of threads.
 
     Args:
         graph: A typed graph.
         starts: (n,) nodes of the first relation's source type, numbered within it; repeats allowed.
-        metapath: Relations; each begins at the type where the one before ends.
-        repeat: How often the metapath is walked; if more than once it must end at the type where it begins.
+        metapath: Relations (source type, name, destination type). Each begins at the destination type of the previous
+            one.
+        repeat: Number of times that the metapath is walked. If it is more than 1, the metapath must end at the type
+            where it begins.
         weight: (num_edges,) weights >= 0 by edge id, or a dict by relation; None: uniform.
         seed: Part of the key of the draws: equal seed, epoch and stage give equal draws.
         epoch: Part of the key of the draws.
         stage: Part of the key of the draws.
 
-    Returns: int64 (n, len(metapath) * repeat + 1), column by column numbered within the types along the path; -1 behind
-    a node that leads nowhere.
+    Returns: int64 (n, len(metapath) * repeat + 1). Nodes are numbered within the types along the path; -1 after a node
+    without an edge to follow.
 
     Raises: ConfigError, GraphError, IndexRangeError, ShapeError.
 
@@ -130,28 +132,28 @@ def visited_neighbors(
     epoch: int = 0,
     stage: int = 0,
 ) -> Graph:
-    """The ``k`` nodes that walks from a node visit most, as edges into it: the neighbourhoods of PinSAGE.
+    """PinSAGE neighbourhoods: a graph with edges into each node from the ``k`` nodes that walks from it visit most.
 
-    The result is a graph like any other; ``gw.Loader`` and ``gw.LinkLoader`` take it, layers its ``edata["weight"]``.
-    Of nodes that are visited equally often those with smaller ids are kept. Walks are keyed by (seed, epoch, stage,
-    node): another epoch gives other neighbours.
+    ``gw.Loader`` and ``gw.LinkLoader`` take the result, and layers take its ``edata["weight"]``. Of nodes that are
+    visited equally often, those with smaller ids are kept. Walks are keyed by (seed, epoch, stage, node), so another
+    epoch gives other neighbours.
 
     Args:
-        graph: A square graph; walks go along its edges. Typed with ``metapath``.
+        graph: A square graph; walks follow its edges. With ``metapath``, a typed graph.
         k: Most neighbours of a node.
-        nodes: Whose neighbours; None: those of all nodes.
-        metapath: Relations of one step, from a type back to it: such as item to user to item. The result has the nodes
-            of that type.
+        nodes: The nodes whose neighbours are computed; None: all.
+        metapath: Relations of one step, from a type back to the same type, such as item to user to item. The result has
+            the nodes of that type.
         walks: Walks from each node.
         length: Steps of a walk.
-        restart: Chance that a walk ends before a step; without ``metapath`` it begins again at its node.
+        restart: Probability that a walk ends before a step; without ``metapath`` it starts again at its node.
         weight: As for :func:`random_walk` and :func:`metapath_walk`.
         seed: Part of the key of the draws: equal seed, epoch and stage give equal draws.
         epoch: Part of the key of the draws.
         stage: Part of the key of the draws.
 
-    Returns: A graph with ``edata["visits"]``, int64, how often the source was visited from the destination, and
-    ``edata["weight"]``, float32, its share in the visits of all kept neighbours.
+    Returns: A graph. ``edata["visits"]``, int64, has the number of visits of the source by walks from the destination.
+    ``edata["weight"]``, float32, has its share of the visits of all kept neighbours.
 
     Raises: ConfigError, GraphError, IndexRangeError, ShapeError.
 

@@ -34,21 +34,21 @@ _has = declare("gw_has_edges")
 
 
 class NegativeSampler:
-    """Draws pairs (u, v) without an edge u -> v, each such pair equally likely; draws are independent.
+    """Draws pairs (u, v) without an edge u -> v. All such pairs are equally likely, and draws are independent.
 
-    With ``weight`` pairs are likely in proportion to the weights of their nodes, with ``distinct`` none comes twice. A
-    draw is keyed by (seed, epoch, stage, its key): the same for any number of threads and any order.
+    With ``weight``, chances are proportional to the weights of the nodes. With ``distinct``, no pair occurs twice. A
+    draw is keyed by (seed, epoch, stage, its key) and does not depend on the number of threads or the order.
 
     Args:
-        graph: Holds every edge that is known, also those held out for evaluation. Square.
-        relation: Of a typed graph: pairs from its source type to its destination type, no edge of this relation. Ids
-            are flat in any case.
-        loops: A node and itself make a pair too.
-        weight: (destinations,) weights >= 0 of the nodes as destinations, such as ``graph.in_degrees() ** 0.75``, or a
-            pair (of the sources, of the destinations), None for either: uniform. Of a typed graph with ``relation``
-            those of its types.
-        distinct: All pairs of one call of :meth:`pairs` differ, and the destinations of a source in :meth:`tails`. A
-            draw then depends on the other keys of the call.
+        graph: A square graph of all known edges, including edges that are held out for evaluation.
+        relation: For a typed graph, draws pairs from its source type to its destination type that are no edge of this
+            relation. Ids are flat.
+        loops: Whether a node and itself are a pair too.
+        weight: (destinations,) weights >= 0 of the nodes as destinations, such as ``graph.in_degrees() ** 0.75``. Or a
+            pair of weights of sources and destinations, where None means uniform. For ``relation``, weights of the
+            nodes of its types.
+        distinct: Whether all pairs of one call of :meth:`pairs` differ, and the destinations of each source in
+            :meth:`tails`. A draw then depends on the other keys of the call.
 
     Raises: GraphError for a graph that is not square, or an unknown relation; ConfigError, ShapeError for weights.
 
@@ -88,7 +88,7 @@ class NegativeSampler:
         self._native = ctypes.byref(self._sorted.native)
 
     def with_edges(self, src: Tensor, dst: Tensor) -> NegativeSampler:
-        """The same with further known edges."""
+        """A sampler with further known edges."""
         more = NegativeSampler.__new__(NegativeSampler)
         more._loops, more._limits, more._draws = self._loops, self._limits, self._draws
         nodes = self._sorted.num_rows
@@ -98,7 +98,7 @@ class NegativeSampler:
         return more
 
     def identity(self) -> dict[str, Any]:
-        """What decides the draws beside the edges; empty for uniform and independent ones."""
+        """Settings that decide the draws, in addition to the edges; empty for uniform and independent draws."""
         return {} if self._draws is None else self._draws.identity()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,9 +114,9 @@ class NegativeSampler:
         return f"NegativeSampler({self._sorted.num_rows:,} nodes, {self._sorted.num_edges:,} known edges{told})"
 
     def pairs(self, keys: Ids, per: int = 1, *, seed: int = 0, epoch: int = 0, stage: int = 0) -> Tensor:
-        """int64 (2, len(keys) * per): ``per`` pairs for every key >= 0, sources in row 0, key by key.
+        """Pairs, int64 (2, len(keys) * per): ``per`` pairs for every key >= 0, key by key, with sources in row 0.
 
-        Raises: GraphError when every pair is an edge.
+        Raises: GraphError if every pair is an edge.
         """
         keys, per = _keys(keys), _per(per)
         if self._draws is not None:
@@ -130,7 +130,7 @@ class NegativeSampler:
     def tails(
         self, src: Ids, per: int = 1, *, keys: Ids | None = None, seed: int = 0, epoch: int = 0, stage: int = 0
     ) -> Tensor:
-        """int64 (len(src), per): nodes that ``src[i]`` has no edge to. ``keys``: None for 0, 1, ...
+        """Destinations without an edge from ``src[i]``, int64 (len(src), per). ``keys``: None for 0, 1, ...
 
         Raises: GraphError for a source that has an edge to every node; IndexRangeError.
         """
@@ -148,7 +148,8 @@ class NegativeSampler:
         return out
 
     def mask(self, src: Ids, dst: Ids) -> Tensor:
-        """Whether ``src[i]`` and ``dst[j]`` are a pair without an edge, bool (len(src), len(dst)): in-batch negatives.
+        """Mask of in-batch negatives, bool (len(src), len(dst)): whether there is no edge from ``src[i]`` to
+        ``dst[j]``.
 
         Raises: IndexRangeError.
         """

@@ -43,22 +43,23 @@ _finish = declare("gw_sample_finish")
 class NeighborSampler(ShownBySettings):
     """Draws in-edges hop by hop, uniformly or by weight.
 
-    ``fanouts[0]`` counts for the seeds, ``fanouts[h]`` for what hop h has reached. Without replacement a node gets
-    exactly min(in-degree, k) edges, with replacement k (none if it has no in-edge); -1 takes all. A node draws once a
-    batch, when it is first reached; a later hop with a smaller fan-out reads the beginning of the same sample, which
-    is a uniform one too. With weights, edges of weight 0 are never drawn.
+    ``fanouts[0]`` applies to the seeds, ``fanouts[h]`` to the nodes that hop h reached. Without replacement, a node
+    gets exactly min(in-degree, k) edges. With replacement it gets k, or none if it has no in-edge. -1 takes all. A node
+    draws once per batch, when it is first reached. A later hop with a smaller fan-out uses the beginning of the same
+    sample, which is uniform too. Edges of weight 0 are never drawn.
 
     The nodes of a batch are numbered hop by hop: the seeds in their order, then what each hop reaches for the first
-    time, in ascending order of the ids. Rows of tables by ``n_id`` are read forward through memory that way.
+    time, in ascending order of the ids. Tables are therefore read in ascending order of rows.
 
-    Draws are keyed by (seed, epoch, stage, node, hop): the same for any number of threads and any order of batches.
+    Draws are keyed by (seed, epoch, stage, node, hop) and do not depend on the number of threads or the order of
+    batches.
 
     Args:
         graph: A square graph.
         fanouts: Most in-edges of a node in each hop.
-        replace: Draw with replacement; every fan-out is a number then.
+        replace: Whether to draw with replacement; -1 is then not allowed.
         weight: (E,) weights >= 0 by edge id.
-        names: int64 (N,) ids by which draws are keyed, those of a graph that this one is a part of; None: its own.
+        names: int64 (N,) ids that key the draws, such as the ids in a larger graph; None: the node numbers.
 
     Raises: ConfigError, GraphError, ShapeError.
 
@@ -110,8 +111,8 @@ class NeighborSampler(ShownBySettings):
     ) -> Sample:
         """The batch of ``seeds``: distinct node ids, a mask or a slice.
 
-        ``exclude``: int64 (src, dst); edges src[i] -> dst[i] into seeds, parallel ones too, are as if they were not in
-        the graph. A node draws once a batch, so edges into seeds are drawn for the seeds alone.
+        ``exclude``: int64 (src, dst). Edges src[i] -> dst[i] into seeds, and parallel ones, are treated as absent. A
+            node draws once per batch, so edges into seeds are drawn only for the seeds.
 
         Raises: IndexRangeError for an id that is no node, ConfigError for one that comes twice.
         """

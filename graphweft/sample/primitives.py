@@ -60,16 +60,17 @@ def individual_sample(
 ) -> Drawn:
     """Every destination draws ``k`` of its in-edges.
 
-    Without replacement min(k, in-edges of positive weight) of them, one after the other with probability proportional
-    to the weights that are left; with replacement k, or none where there are no such edges. Draws are keyed by (seed,
-    epoch, stage, node, hop): the same for any number of threads.
+    Without replacement, a destination draws min(k, in-edges of positive weight) edges one after the other, each with
+    probability proportional to the remaining weights. With replacement it draws k, or none if it has no such edge.
+    Draws are keyed by (seed, epoch, stage, node, hop) and do not depend on the number of threads.
 
     Args:
         graph: A graph; often a slice ``g[:, seeds]``.
-        k: Draws of a destination; 0 draws none, -1 takes all.
+        k: Number of draws of a destination; 0: none, -1: all in-edges.
         probs: (num_edges,) weights >= 0 by edge id; they need not sum to 1. None: uniform.
         replace: Draw with replacement.
-        nodes: (num_dst,) what keys the destinations' draws, such as their ids in a larger graph; None: their numbers.
+        nodes: (num_dst,) ids that key the draws of the destinations, such as their ids in a larger graph; None: their
+            numbers.
         seed: Part of the key of the draws: equal seed, epoch, stage and hop give equal draws.
         epoch: Part of the key of the draws.
         stage: Part of the key of the draws.
@@ -112,9 +113,9 @@ def collective_sample(
     stage: int = 0,
     hop: int = 0,
 ) -> Drawn:
-    """Draws ``k`` sources for all destinations together and keeps the edges that come from them.
+    """Draws ``k`` sources for all destinations together and keeps the edges from these sources.
 
-    Only sources with an edge can be drawn. With replacement a source may be drawn several times; its edges are kept
+    Only sources with an edge can be drawn. With replacement, a source may be drawn several times. Its edges are kept
     once, and ``edge_norm`` counts the draws.
 
     Args:
@@ -122,7 +123,7 @@ def collective_sample(
         k: Number of draws; 0 draws none, -1 takes all.
         probs: (num_src,) weights >= 0 of the sources; they need not sum to 1. None: uniform.
         replace: Draw with replacement.
-        nodes: (num_src,) what keys the draws of the sources; None: their numbers.
+        nodes: (num_src,) ids that key the draws of the sources; None: their numbers.
         seed: Part of the key of the draws: equal seed, epoch, stage and hop give equal draws.
         epoch: Part of the key of the draws.
         stage: Part of the key of the draws.
@@ -159,7 +160,8 @@ def collective_sample(
 
 
 def compact(drawn: Drawn, *, keep_dst: bool = True) -> Drawn:
-    """Leaves out sources without an edge, and destinations too unless ``keep_dst``; the others keep their order.
+    """Removes sources without an edge, and without ``keep_dst`` also destinations without one. The others keep their
+    order.
 
     Example:
         >>> g = Graph([1, 2, 3, 3], [0, 0, 0, 1])

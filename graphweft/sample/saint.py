@@ -75,13 +75,13 @@ class SaintSampler(GroupSampler):
 
 
 class SaintNodeSampler(SaintSampler):
-    """Draws nodes, with replacement; ``batch_size`` draws a batch.
+    """GraphSAINT with nodes: each draw takes a node, with replacement; a batch has ``batch_size`` draws.
 
     Args:
         graph: A square graph.
-        importance: "norm": by the squared norm of a node's column of the mean over in-edges, as in the paper;
-            "uniform"; or (num_nodes,) weights >= 0.
-        num_items: Draws of an epoch; None: as many as there are nodes.
+        importance: Chances of the nodes. "norm": proportional to the squared norm of the node's column of the mean over
+            in-edges, as in the paper. "uniform". Or (num_nodes,) weights >= 0.
+        num_items: Draws of an epoch; None: the number of nodes.
 
     Raises: ConfigError, GraphError, ShapeError.
 
@@ -128,14 +128,14 @@ class SaintNodeSampler(SaintSampler):
 
 
 class SaintEdgeSampler(SaintSampler):
-    """Draws edges, with replacement, and takes both ends; ``batch_size`` draws a batch.
+    """GraphSAINT with edges: each draw takes both ends of an edge, with replacement; a batch has ``batch_size`` draws.
 
     An edge from u to v has a chance proportional to 1 / out-degree(u) + 1 / in-degree(v), as in the paper.
 
     Args:
         graph: A square graph with edges.
-        weight: (num_edges,) weights >= 0 in place of that, by edge id.
-        num_items: Draws of an epoch; None: half as many as there are nodes.
+        weight: (num_edges,) weights >= 0 by edge id in place of these chances.
+        num_items: Draws of an epoch; None: half the number of nodes.
 
     Raises: ConfigError, GraphError, ShapeError.
 
@@ -179,16 +179,17 @@ class SaintEdgeSampler(SaintSampler):
 
 
 class SaintWalkSampler(SaintSampler):
-    """Draws roots uniformly and walks from each, against the edges; ``batch_size`` roots a batch.
+    """GraphSAINT with walks: each draw is a uniform root and a walk from it, against the edges; a batch has
+    ``batch_size`` roots.
 
-    The chances of nodes and edges are counted once, over enough walks that a node is met ``coverage`` times on average.
+    The chances of nodes and edges are estimated once, from enough walks to visit a node ``coverage`` times on average.
 
     Args:
         graph: A square graph with nodes.
         length: Steps of a walk.
-        coverage: Visits of a node, on average, among the walks that are counted.
-        num_items: Walks of an epoch; None: so many that they visit as many nodes as there are.
-        seed: Key of the walks that are counted.
+        coverage: Average number of visits of a node by the walks of this estimate.
+        num_items: Walks of an epoch; None: as many as visit the number of nodes of the graph.
+        seed: Key of the walks of this estimate.
 
     Raises: ConfigError, GraphError.
 

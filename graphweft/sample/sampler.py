@@ -33,12 +33,12 @@ class Sample:
         n_id: int64 (num_nodes,) ids of its nodes: the seeds first, in their order, every node once. A
             :class:`NeighborSampler` numbers what a hop adds in ascending order of the ids.
         batch_size: Number of seeds.
-        blocks: One bipartite layer a hop, the one farthest from the seeds first: layer i of a model runs on block i.
-            None where the sampler makes one graph for all layers, :attr:`subgraph`.
-        node_norm: float32 (num_nodes,) weights of the losses of nodes: their weighted sum over the first ``batch_size``
-            nodes is an unbiased estimate of the mean over all seeds; None: every loss counts alike.
+        blocks: One bipartite layer per hop, the one farthest from the seeds first, so that layer i of a model runs on
+            block i. Empty if the sampler makes one graph for all layers, :attr:`subgraph`.
+        node_norm: float32 (num_nodes,) weights of losses. The weighted sum over the first ``batch_size`` nodes is an
+            unbiased estimate of the mean over all seeds. None: equal weights.
         edge_norm: float32 (num_edges,) factors that make sums over a node's in-edges unbiased; None without.
-        owner: int64 (num_nodes,) number of the seed whose subgraph a node belongs to; None where all share one.
+        owner: int64 (num_nodes,) number of the seed whose subgraph a node belongs to; None for a shared subgraph.
     """
 
     node_norm: torch.Tensor | None = None

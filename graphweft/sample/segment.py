@@ -64,25 +64,25 @@ class LeftOut(NamedTuple):
 class SegmentSampler(ShownBySettings):
     """Draws in-edges hop by hop, relation by relation, never later than the seed's time.
 
-    With ``time`` every seed has a tree of its own, whose edges have times in [seed's time - window, seed's time]: the
-    time of a seed follows its whole tree, however many hops away an edge is. A node that two seeds reach is then two
-    nodes of the batch, and seeds may repeat. Otherwise nodes are shared as in :class:`NeighborSampler`.
+    With ``time``, every seed has a tree of its own. All edges of the tree, at any hop, have times in [seed's time -
+    window, seed's time]. A node that two seeds reach occurs twice in the batch, and seeds may repeat. Without ``time``,
+    seeds share nodes as in :class:`NeighborSampler`.
 
-    Draws are keyed by (seed, epoch, stage, the seed's key where it has a tree, relation, node, hop).
+    Draws are keyed by (seed, epoch, stage, relation, node, hop), and for trees also by the seed's key.
 
     Args:
         graph: A square graph; typed or not.
-        fanouts: Most in-edges of a node in each hop, from the seeds outwards, -1 for all: one list for every relation,
-            or a dict from relation to a list, where 0 leaves a relation out of a hop. Relations that are not in the
-            dict are left out of every hop.
-        replace: Draw with replacement; every fan-out is a number then.
-        time: (E,) times of the edges by edge id, integers or floats; of a typed graph also a dict by relation.
-        window: How far back a seed sees; None: to the beginning.
-        strategy: "uniform", or "recent": the latest edges, of equal times those of larger id.
-        disjoint: Every seed has a tree of its own also without times. Implied by ``time``.
-        weight: (E,) weights >= 0 of the edges, or a mask, by edge id; of a typed graph also a dict by relation, where a
-            relation without any is drawn uniformly. Edges of weight 0 are never drawn. Such draws are slower: a batch
-            costs the in-degrees of all nodes that draw.
+        fanouts: Most in-edges of a node in each hop, from the seeds outwards; -1: all. One list for every relation, or
+            a dict from relation to a list. 0 leaves a relation out of a hop. Relations that are not in the dict are
+            left out of every hop.
+        replace: Whether to draw with replacement; -1 is then not allowed.
+        time: (E,) times of the edges by edge id, integers or floats; for a typed graph also a dict by relation.
+        window: Largest difference between the seed's time and an edge's time; None: no limit.
+        strategy: "uniform" draws; "recent" takes the latest edges, and of equal times those with larger ids.
+        disjoint: Whether every seed has a tree of its own also without times. Implied by ``time``.
+        weight: (E,) weights >= 0 of the edges, or a mask, by edge id; for a typed graph also a dict by relation, where
+            other relations are drawn uniformly. Edges of weight 0 are never drawn. Weighted draws are slower: their
+            time grows with the in-degrees of all nodes that draw.
 
     Raises: ConfigError, DtypeError, GraphError, ShapeError.
 
@@ -153,9 +153,9 @@ class SegmentSampler(ShownBySettings):
         }
 
     def seed_times(self, time: Any, count: int) -> Tensor | None:
-        """Times of ``count`` seeds, checked, of the kind that the edges' times have.
+        """Checks the times of ``count`` seeds and converts them to the dtype of the edges' times.
 
-        Raises: ConfigError where times are missing or not wanted; DtypeError, ShapeError.
+        Raises: ConfigError for missing times, or for times of seeds without times of edges; DtypeError, ShapeError.
         """
         who = type(self).__name__
         if self._time is None:
@@ -177,12 +177,12 @@ class SegmentSampler(ShownBySettings):
         stage: int = 0,
         exclude: LeftOut | None = None,
     ) -> Sample:
-        """The batch of ``seeds``: ids, a mask or a slice; distinct where they share nodes.
+        """The batch of ``seeds``: ids, a mask or a slice. Without trees they must be distinct.
 
-        ``time``: of every seed, where edges have times. ``keys``: int64, what the draws of a seed's tree are keyed by;
-        None: its place.
+        ``time``: times of the seeds, if edges have times. ``keys``: int64 keys of the draws of each seed's tree; None:
+            its position.
 
-        Raises: IndexRangeError for an id that is no node; ConfigError for a repeated one, or times that are missing.
+        Raises: IndexRangeError for an id that is no node; ConfigError for a repeated id or missing times.
         """
         ids = as_selection("sample", "seed", seeds, self.graph.num_nodes).contiguous()
         times = self.seed_times(time, ids.numel())

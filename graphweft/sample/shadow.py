@@ -80,16 +80,16 @@ class Groups:
 
 
 class ShadowSampler(ShownBySettings):
-    """A subgraph per seed: the nodes within ``len(fanouts)`` hops that bounded draws reach, and all edges between them.
+    """ShaDow: a subgraph per seed of the nodes within ``len(fanouts)`` hops that bounded draws reach, with all edges
+    between them.
 
-    The seeds are the first nodes of the batch. Nodes that several seeds reach are there once for each:
-    ``sample.owner`` says whose a node is, for pooling over a seed's subgraph. A seed's subgraph depends on the seed and
-    the keys alone.
+    The seeds are the first nodes of the batch. A node that several seeds reach occurs once for each. ``sample.owner``
+    has the seed of each node, for pooling over a seed's subgraph. A subgraph depends only on its seed and the keys.
 
     Args:
         graph: A square graph.
         fanouts: In-edges that a node of each hop draws, from the seed outwards; -1: all.
-        replace: Draw with replacement.
+        replace: Whether to draw with replacement.
         weight: (num_edges,) weights >= 0 by edge id; None: uniform.
 
     Raises: ConfigError, GraphError, ShapeError.

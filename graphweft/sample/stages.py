@@ -165,18 +165,18 @@ class Whole:
         return level
 
     def identity(self) -> dict[str, Any]:
-        """Nothing to tell."""
+        """No settings."""
         return {"stage": "whole"}
 
 
 @dataclass(frozen=True)
 class LargeBatch:
-    """The sampled neighbourhood of ``size`` seeds (large-batch sampling; with a batch's size, neighbour sampling).
+    """A stage that draws the neighbourhood of ``size`` seeds (large-batch sampling).
 
     Attributes:
-        size: Seeds of a group: a number, or a share of all seeds below 1.
-        fanouts: In-edges a node draws in each hop; None: the loader's for the first stage that samples neighbours, all
-            there are for later ones.
+        size: Seeds of a macro-batch: a number, or a share of all seeds below 1.
+        fanouts: In-edges that a node draws in each hop; None: the loader's for the first stage that samples neighbours,
+            and all for later stages.
 
     Raises: ConfigError.
 
@@ -215,13 +215,13 @@ class LargeBatch:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """``count`` parts of a partition at a time, with every in-edge and the nodes those come from: the halo.
+    """A stage that takes ``count`` parts of a partition with all in-edges, and the sources of these: the halo.
 
-    Sampling stops there: halo nodes have no in-edges, their hidden rows come from a table of earlier ones.
+    Sampling stops at the halo. Halo nodes have no in-edges, and their hidden rows come from earlier steps.
 
     Attributes:
         part: (N,) part of every node of the whole graph, int32 or int64.
-        count: Parts of a group.
+        count: Parts of a macro-batch.
         k: Number of parts.
 
     Raises: ConfigError, DtypeError.

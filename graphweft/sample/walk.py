@@ -89,24 +89,24 @@ def random_walk(
     epoch: int = 0,
     stage: int = 0,
 ) -> Int64[torch.Tensor, "starts nodes"]:
-    """Walks along edges, from source to destination; ``graph.reverse()`` walks against them.
+    """Random walks along the edges, from source to destination. Pass ``graph.reverse()`` to walk against them.
 
-    Walk i is keyed by (seed, epoch, stage, i): the same for any number of threads.
+    Walk i is keyed by (seed, epoch, stage, i) and does not depend on the number of threads.
 
     Args:
         graph: A square graph.
         starts: (n,) nodes, repeats allowed.
         length: Steps of a walk.
-        p: Going back to the node before has weight 1 / p (node2vec).
-        q: Going where the node before has no edge to has weight 1 / q.
-        restart: Chance to be back at the start in each step.
+        p: A step back to the previous node has weight 1 / p (node2vec).
+        q: A step to a node without an edge from the previous node has weight 1 / q (node2vec).
+        restart: Probability of returning to the start in each step.
         weight: (num_edges,) weights >= 0 by edge id; None: uniform.
         seed: Part of the key of the draws: equal seed, epoch and stage give equal draws.
         epoch: Part of the key of the draws.
         stage: Part of the key of the draws.
 
-    Returns: int64 (n, length + 1): the start and the nodes after it; -1 behind a node that leads nowhere, unless walks
-    restart, which returns them to the start.
+    Returns: int64 (n, length + 1): the start and the nodes after it. After a node without an edge to follow it is -1;
+    walks with ``restart`` return to the start there.
 
     Raises: ConfigError, GraphError, IndexRangeError, ShapeError.
 
@@ -122,7 +122,7 @@ def random_walk(
 class WalkSampler(ShownBySettings):
     """Subgraphs of the nodes that random walks from the seeds reach, and all edges between them.
 
-    Walks go against the edges, to where messages come from. A seed's walks depend on the seed and the keys alone.
+    Walks go against the edges, as messages come from there. The walks of a seed depend only on the seed and the keys.
 
     Args:
         graph: A square graph.

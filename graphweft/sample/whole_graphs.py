@@ -20,12 +20,12 @@ from graphweft.sample.sampler import Sample
 
 
 class GraphSampler(ClusterSampler):
-    """Every graph once an epoch, ``batch_size`` of them a batch, with all of their nodes and edges.
+    """Batches of ``batch_size`` whole graphs, each graph once per epoch.
 
     Args:
         graph: Several graphs side by side, without edges between them.
-        graph_id: (num_nodes,) number of the graph that each node is of.
-        graphs: Which of the graphs are drawn: ids or a mask; None: all.
+        graph_id: (num_nodes,) number of the graph of each node.
+        graphs: Ids or a mask of the graphs to draw; None: all.
 
     Raises: ConfigError, GraphError, IndexRangeError, ShapeError.
 
@@ -52,7 +52,7 @@ class GraphSampler(ClusterSampler):
         self.num_items = self.graphs.numel()
 
     def holding(self, nodes: torch.Tensor) -> GraphSampler:
-        """The same over the graphs that hold some of ``nodes``."""
+        """A sampler of the graphs that contain some of ``nodes``."""
         return GraphSampler(self.graph, self.graph_id, torch.unique(self.graph_id[nodes], sorted=True))
 
     def identity(self) -> dict[str, Any]:

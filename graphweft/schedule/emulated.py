@@ -73,15 +73,15 @@ class Link:
 
 @dataclass(frozen=True)
 class EmulatedDevice:
-    """A process that stands for a device.
+    """A process that emulates a device.
 
     Attributes:
-        cores: Processors it runs on; None: any.
+        cores: Processors of the process; None: any.
         link: To the host. Batches that the device prepares are read over it as well:
         uncached: Share of their bytes; the others lie in a cache of the device.
-        sampling: How long preparing takes there.
-        model: How long training takes there.
-        name: Of its operators.
+        sampling: Factor of the time to prepare a batch.
+        model: Factor of the time to train on a batch.
+        name: Name of its operators.
 
     Example:
         >>> device = EmulatedDevice(link=Link(bandwidth=1e9, latency=1e-4), model=Speed(least=0.002))
@@ -104,7 +104,7 @@ class EmulatedDevice:
             raise ConfigError(f"cores: expected some of {', '.join(map(str, sorted(there)))}, got {self.cores}")
 
     def reading(self, count: int) -> float:
-        """Seconds in which the rows of a batch of so many bytes come over the link.
+        """Seconds to transfer the rows of a batch of so many bytes over the link.
 
         Example:
             >>> EmulatedDevice(link=Link(1e6, 0.5), uncached=0.25).reading(2_000_000)
@@ -115,7 +115,7 @@ class EmulatedDevice:
     def open(self, work: Callable[..., Work], given: Any, known: Mapping[str, Any]) -> OpenDevice:
         """Starts the process, which then calls ``work(given)``.
 
-        Raises: ConfigError for work that cannot be sent to another process; GraphWeftError as the work raised.
+        Raises: ConfigError for work that cannot be sent to another process; GraphWeftError if the work raises one.
         """
         return OpenDevice(self, work, given, known)
 

@@ -55,12 +55,12 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which place prepares batches beside the CPU, and how many.
+    """Which place prepares batches in addition to the CPU, and how many.
 
     Attributes:
         place: The place; None: that of the trainer's device.
-        share: "auto" measures and chooses, "cpu" prepares all of them on the CPU, "device" at the place, or a
-            :class:`Plan`.
+        share: "auto" measures and chooses; "cpu" prepares all batches on the CPU; "device" prepares all at the place;
+            or a :class:`Plan`.
 
     Raises: ConfigError for another share.
 

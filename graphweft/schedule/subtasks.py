@@ -63,9 +63,9 @@ class Subtasks:
 
     Args:
         threads: Threads; None: one per processor.
-        parts: Into how many parts a hop's draw is cut; None: as many as threads.
+        parts: Number of parts of the draw of a hop; None: one per thread.
         chunk_rows: Rows of features gathered and sent at once.
-        tier: Where batches go; None: they stay where they are gathered.
+        tier: Memory that batches are sent to; None: they stay in host memory.
 
     Raises: ConfigError for a number below 1.
 
@@ -97,7 +97,7 @@ class Subtasks:
         x: Tensor | None = None,
         is_open: bool = False,
     ) -> Prepared:
-        """The batch of ``seeds`` under (seed, epoch, stage); from any thread, several at once.
+        """The batch of ``seeds``, drawn with (seed, epoch, stage). Several threads may call it at once.
 
         Raises: as :meth:`NeighborSampler.sample`.
         """
@@ -110,7 +110,7 @@ class Subtasks:
     def sample(
         self, sampler: NeighborSampler, seeds: Tensor, key: tuple[int, int, int], is_open: bool = False
     ) -> Sample | OpenSample:
-        """The structure alone."""
+        """Draws the structure without features."""
         return self.prepare(sampler, seeds, key, is_open=is_open).sample
 
     def close(self) -> None:

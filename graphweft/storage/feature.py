@@ -137,13 +137,14 @@ def _canonical(structure: Adjacency, values: torch.Tensor) -> tuple[Adjacency, t
 
 
 class SparseFeatures(torch.Tensor):
-    """Node features in compressed rows: row i has ``values[p]`` in column ``indices[p]``, p in row i.
+    """Sparse node features in compressed rows: for each p of row i, column ``indices[p]`` has ``values[p]``.
 
-    Kept in canonical form: columns ascend inside a row, values given twice for a place are added up (as SciPy reads
-    them), zeros are not stored. Canonical arrays of fitting types are kept, not copied; do not change them.
+    The form is canonical: columns ascend inside a row, duplicate entries are added up (as in SciPy), and zeros are not
+    stored. Canonical arrays of fitting types are kept, not copied; do not change them.
 
-    A tensor to torch: products, dropout, selections, sums and functions that keep zero run on the stored values and
-    give gradients to weights. A function that needs dense rows gets them with a :class:`DenseFeaturesWarning`.
+    The object is a tensor to torch. Products, dropout, selections, sums and functions that map zero to zero run on the
+    stored values, with gradients for weights. A function that needs dense rows gets them with a
+    :class:`DenseFeaturesWarning`.
 
     Args:
         indptr: Offsets, shape (N + 1,).
@@ -206,7 +207,7 @@ class SparseFeatures(torch.Tensor):
 
     @classmethod
     def from_dense(cls, x: Any) -> SparseFeatures:
-        """The non-zero elements of a dense matrix (N, F); float64 stays float64, all else becomes float32.
+        """The nonzero elements of a dense matrix (N, F). float64 stays float64, all other dtypes become float32.
 
         Raises: GraphError for values that are not finite; ShapeError, DtypeError for anything but a real matrix.
         """
@@ -232,9 +233,9 @@ class SparseFeatures(torch.Tensor):
 
     @classmethod
     def from_torch(cls, matrix: torch.Tensor) -> SparseFeatures:
-        """A sparse matrix of torch in any layout, as it stands now.
+        """A copy of a sparse matrix of torch in any layout.
 
-        Raises: DtypeError for a dense one, or for one that wants a gradient, which features have none of.
+        Raises: DtypeError for a dense tensor, or for one that requires a gradient.
         """
         if matrix.layout == torch.strided or matrix.requires_grad:
             got = "one that requires a gradient" if matrix.requires_grad else f"a {matrix.layout} one"
@@ -295,12 +296,12 @@ class SparseFeatures(torch.Tensor):
 
     @property
     def layout(self) -> torch.layout:  # type: ignore[override]
-        """``torch.sparse_csr``: no function of torch's finds dense rows here."""
+        """``torch.sparse_csr``."""
         return torch.sparse_csr
 
     @property
     def is_sparse_csr(self) -> bool:  # type: ignore[override]
-        """True; ``is_sparse`` is for coordinates and False."""
+        """True. ``is_sparse``, which is for coordinates, is False."""
         return True
 
     @property
@@ -324,12 +325,12 @@ class SparseFeatures(torch.Tensor):
 
     @cached_property
     def transposed(self) -> tuple[Adjacency, torch.Tensor]:
-        """Rows are features, columns nodes, and the values in that order; made once."""
+        """The transposed structure (rows are features, columns nodes) with the values in its order; computed once."""
         return self._adjacency.transpose_values(self._numbers)
 
     @cached_property
     def beside(self) -> dict[Any, Any]:
-        """What others keep with the features, as arrays on a device."""
+        """Values that other modules keep with the features, such as arrays on a device."""
         return {}
 
     def t(self) -> SparseFeatures:
@@ -339,7 +340,7 @@ class SparseFeatures(torch.Tensor):
         return turned
 
     def alias(self) -> SparseFeatures:
-        """The same features in the same memory, with nothing kept beside them yet."""
+        """The same features in the same memory, without any kept values."""
         return self._over(self._adjacency, self._numbers)
 
     def to_dense(self) -> torch.Tensor:  # type: ignore[override]
@@ -351,7 +352,7 @@ class SparseFeatures(torch.Tensor):
 
     @cached_property
     def dense(self) -> torch.Tensor:
-        """:meth:`to_dense`, made once and kept as long as the features: the same tensor at every call."""
+        """:meth:`to_dense`, computed once and kept as long as the features: the same tensor at every call."""
         return self.to_dense()
 
     def to_scipy(self) -> sp.csr_array:
@@ -376,7 +377,7 @@ class SparseFeatures(torch.Tensor):
         return self
 
     def detach(self) -> Self:
-        """Itself: nothing here has a gradient."""
+        """Returns itself; sparse features have no gradient."""
         return self
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
@@ -386,23 +387,25 @@ class SparseFeatures(torch.Tensor):
         return self
 
     def with_values(self, values: torch.Tensor) -> SparseFeatures:
-        """The same places with other values, (nnz,); zeros among them are no longer stored."""
+        """The same entries with other values, (nnz,). Zeros among them are no longer stored."""
         return self._over(*_canonical(self._adjacency, values.contiguous()))
 
     def row_normalized(self) -> SparseFeatures:
-        """Every row divided by the sum of its absolute values; empty rows stay. Structure is shared."""
+        """The features with every row divided by the sum of its absolute values; empty rows stay. The structure is
+        shared.
+        """
         out = empty((self.nnz,), self.dtype)
         source = (ctypes.byref(self._adjacency.native), _is_double(out), self._numbers.data_ptr())
         _normalize_rows(*source, out.data_ptr())
         return self._over(self._adjacency, out)
 
     def take_rows(self, rows: Ids) -> SparseFeatures:
-        """Rows ``rows[i]`` one after the other: ids, a boolean mask or a slice."""
+        """The rows ``rows`` in this order: ids, a boolean mask or a slice."""
         ids = as_selection("SparseFeatures.take_rows", "row", rows, self.num_rows)
         return self._over(*self._adjacency.take_rows_with_values(ids, self._numbers))
 
     def take_columns(self, columns: Ids) -> SparseFeatures:
-        """Columns ``columns[i]`` one after the other: ids, a boolean mask or a slice."""
+        """The columns ``columns`` in this order: ids, a boolean mask or a slice."""
         ids = as_selection("SparseFeatures.take_columns", "column", columns, self.width)
         adjacency, values = self.transposed
         chosen, values = adjacency.take_rows_with_values(ids, values)

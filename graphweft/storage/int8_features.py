@@ -41,14 +41,14 @@ _MEMORY = frozenset({
 
 
 class Int8Features(torch.Tensor):
-    """Node features of 8 bits: number c of row i is ``levels[i, c] * scale[c] + offset[c]``.
+    """Node features in 8 bits: the number in column c of row i is ``levels[i, c] * scale[c] + offset[c]``.
 
-    Each column has 256 levels between its lowest and its highest number, so a number moves by at most half of that
-    range's 254th part. Zero stays zero where it lies within the range. One far outlier widens the steps of its whole
-    column: take logarithms, or clip, before.
+    Each column has 256 levels between its lowest and its highest number, so a number changes by at most half of a 254th
+    of that range. Zero stays zero if it is within the range. One far outlier makes the levels of its whole column
+    coarser: take logarithms or clip first.
 
-    A tensor to torch of dtype float32. Rows that are picked (``x[ids]``) are dense; any other function of torch gets
-    dense rows of all nodes, with a :class:`DenseFeaturesWarning`.
+    The object is a tensor of dtype float32 to torch. Selected rows (``x[ids]``) are dense. Any other function of torch
+    gets dense rows of all nodes, with a :class:`DenseFeaturesWarning`.
 
     Args:
         levels: (N, F) int8.
@@ -150,7 +150,7 @@ class Int8Features(torch.Tensor):
 
     @property
     def requires_grad(self) -> bool:
-        """False: what is stored in levels receives no gradient."""
+        """False: 8-bit features have no gradient."""
         return False
 
     @requires_grad.setter
@@ -164,7 +164,7 @@ class Int8Features(torch.Tensor):
         return self
 
     def detach(self) -> Self:
-        """Itself: nothing here has a gradient."""
+        """Returns itself; 8-bit features have no gradient."""
         return self
 
     def to_dense(self) -> Tensor:  # type: ignore[override]
@@ -173,7 +173,7 @@ class Int8Features(torch.Tensor):
 
     @cached_property
     def dense(self) -> Tensor:
-        """:meth:`to_dense`, made once and kept as long as the features."""
+        """:meth:`to_dense`, computed once and kept as long as the features."""
         return self.to_dense()
 
     def take_rows(self, ids: Tensor) -> Tensor:

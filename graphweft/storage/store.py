@@ -92,22 +92,22 @@ class StoredPart:
 class Store:
     """A graph on disk.
 
-    Nodes are numbered part after part: part i has the ids ``bounds[i]`` to ``bounds[i + 1]``. Every block is compared
-    with its checksum when it is first read.
+    Nodes are numbered part after part: part i has the ids ``bounds[i]`` to ``bounds[i + 1]``. The checksum of every
+    block is verified when it is first read.
 
     Args:
         path: The folder.
-        verify: Compare checksums.
+        verify: Whether to verify checksums.
 
     Attributes:
         path: The folder.
         manifest: Sizes, types and the table of blocks.
-        bounds: int64 (parts + 1,) first id of every part, and the number of nodes.
-        counts: What was read so far.
+        bounds: int64 (parts + 1,): first id of every part, and the number of nodes.
+        counts: Counters of reads.
         held: Blocks that stay in memory; see :meth:`holding`.
-        piece: Bytes of a block that are read at a time where only some of its rows are wanted.
+        piece: Bytes of a block that are read at a time if only some of its rows are needed.
 
-    Raises: DataError of one line for what is no store, an unfinished or a damaged one.
+    Raises: DataError for a folder that is no store, and for an unfinished or damaged store.
 
     Example:
         >>> import tempfile
@@ -129,7 +129,7 @@ class Store:
         self.piece = _PIECE
 
     def holding(self) -> Store:
-        """The same store with parts of its own that stay in memory; both count their reads together."""
+        """The same store with its own set of parts that stay in memory. Both share their counters of reads."""
         found = copy.copy(self)
         found.held = HeldBlocks()
         return found
@@ -151,10 +151,9 @@ class Store:
 
     @property
     def num_features(self) -> int:
-        """Columns of the features that a model reads; 0 without.
+        """Columns of the features that a model reads; 0 without features.
 
-        Of a typed graph whose types have columns of their own: all of them side by side, and a column for every node of
-        a type without any.
+        For a typed graph, the columns of all types joined, and one column for every node of a type without features.
         """
         shape, types = self.manifest.shape, self.types
         if not shape.type_widths or types is None:
@@ -167,12 +166,12 @@ class Store:
 
     @property
     def row_width(self) -> int:
-        """Columns of the widest row of features on disk; 0 without."""
+        """Columns of the widest row of features on disk; 0 without features."""
         return self.manifest.shape.row_width
 
     @property
     def types(self) -> Types | None:
-        """Node types and relations of a typed graph; None for another."""
+        """Node types and relations of a typed graph; else None."""
         return self.manifest.types
 
     @property
@@ -182,7 +181,7 @@ class Store:
 
     @cached_property
     def feature_regions(self) -> tuple[FeatureRegion, ...]:
-        """Where rows of features lie, by ascending id; nodes without features are in none of them."""
+        """Ranges of node ids with rows of features, ascending. Nodes without features are in none of them."""
         shape, found = self.manifest.shape, []
         for number, entry in enumerate(self.manifest.parts):
             first = int(self.bounds[number])
@@ -196,7 +195,7 @@ class Store:
 
     @property
     def num_rows(self) -> int:
-        """Nodes that have a row of features: types may have none."""
+        """Number of nodes with a row of features."""
         return sum(region.end - region.first for region in self.feature_regions)
 
     @cached_property
@@ -205,12 +204,12 @@ class Store:
 
     @property
     def num_classes(self) -> int:
-        """Classes, labels or values a node; 0 where nothing is labelled."""
+        """Number of classes, labels or values per node; 0 without labels."""
         return self.manifest.num_classes
 
     @property
     def feature_dtype(self) -> torch.dtype:
-        """Of the features as they lie on disk."""
+        """Dtype of the features on disk."""
         return DTYPES[self.manifest.shape.feature_dtype]
 
     @property
@@ -228,9 +227,9 @@ class Store:
         )
 
     def part(self, number: int, *, mapped: bool = False) -> StoredPart:
-        """All arrays of a part: read, or with ``mapped`` as maps of its file, whose pages are read when touched.
+        """All arrays of a part. With ``mapped`` they are memory maps of its file, whose pages are read on access.
 
-        Raises: IndexRangeError for a part that is none; DataError for a file that is damaged.
+        Raises: IndexRangeError for a part out of range; DataError for a damaged file.
         """
         if not 0 <= number < len(self):
             raise IndexRangeError(f"Store.part: expected a part in [0, {len(self)}), got {number}")
@@ -241,7 +240,7 @@ class Store:
         return StoredPart(int(self.bounds[number]), x if self.row_width else None, **found, features=own)
 
     def block(self, number: int, name: str, out: Tensor | None = None, *, mapped: bool = False) -> Tensor:
-        """One array of a part, into ``out`` where that is given. Raises: DataError."""
+        """One array of a part, read into ``out`` if it is given. Raises: DataError."""
         block = self.manifest.parts[number].block(name)
         if mapped:
             self.check(number, name)
@@ -278,7 +277,7 @@ class Store:
         self._seen.add((number, block.name))
 
     def read_ahead(self, number: int) -> None:
-        """Reads what a group takes of a part in few requests; each block is there until it is asked for.
+        """Reads the blocks of a part that a group needs in few requests. Each block is kept until it is requested.
 
         Raises: DataError.
         """
@@ -291,7 +290,7 @@ class Store:
                 self.held.once(number, block.name, found)
 
     def check(self, number: int, name: str, memory: int | None = None) -> None:
-        """Compares a block with its checksum, where that was not done yet, in pieces of at most ``memory`` bytes.
+        """Verifies the checksum of a block, if it was not verified yet, in pieces of at most ``memory`` bytes.
 
         None: :attr:`piece`.
 
@@ -312,7 +311,7 @@ class Store:
         self._seen.add((number, block.name))
 
     def verify(self) -> int:
-        """Reads every block and compares its checksum; the bytes that were read. Raises: DataError."""
+        """Reads every block, verifies its checksum, and returns the number of bytes. Raises: DataError."""
         before = self.counts.nbytes
         self._seen.clear()
         former, self._verify = self._verify, True
@@ -326,7 +325,7 @@ class Store:
 
     @property
     def edge_counts(self) -> NDArray[np.int64]:
-        """(parts,) edges into every part."""
+        """Number of edges into every part, (parts,)."""
         return np.array([part.edges for part in self.manifest.parts], np.int64)
 
     def labels(self, number: int) -> Tensor:
@@ -338,16 +337,18 @@ class Store:
         return self.block(number, "indptr").numpy(), self.block(number, "indices").numpy()
 
     def edge_columns(self, number: int) -> tuple[NDArray[np.integer[Any]] | None, NDArray[np.float32] | None]:
-        """Relations and weights of a part's in-edges, in the order of its structure; None without."""
+        """Relations and weights of a part's in-edges, in the order of its structure; None if there are none."""
         relations = self.block(number, "relations").numpy() if self.types is not None else None
         return relations, self.block(number, "weights").numpy() if self.has_weights else None
 
     def features_into(self, number: int, out: Tensor) -> None:
-        """The features of a part, (n, F), into ``out``, in the dtype of the store."""
+        """Reads the features of a part, (n, F), into ``out``, in the dtype of the store."""
         self.block(number, "x", out)
 
     def own_features(self, number: int, type_: int, out: Tensor) -> None:
-        """Features of a part's nodes of one type, into ``out``, (n, :attr:`row_width`); what they have fewer stays."""
+        """Reads features of a part's nodes of one type into ``out``, (n, :attr:`row_width`). Further columns stay as
+        they are.
+        """
         width = self.manifest.shape.type_widths[type_]
         if width == out.shape[1]:
             self.block(number, f"x.{type_}", out)
@@ -358,7 +359,7 @@ class Store:
     def regions(self) -> NDArray[np.int64]:
         """First id of the nodes of each type in every part, part after part, and the number of nodes.
 
-        Those of :attr:`bounds` without types.
+        Without types these are :attr:`bounds`.
         """
         counts = [count for part in self.manifest.parts for count in (part.types or (part.nodes,))]
         found: NDArray[np.int64] = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -366,7 +367,7 @@ class Store:
 
     @property
     def feature_bytes(self) -> NDArray[np.int64]:
-        """(parts,) bytes of the features of each part, in rows that are as wide as the widest."""
+        """Bytes of the features of each part, (parts,), in rows of :attr:`row_width` columns."""
         found = np.zeros(len(self), np.int64)
         item = torch.empty(0, dtype=self.feature_dtype).element_size()
         for region in self.feature_regions:
@@ -374,12 +375,12 @@ class Store:
         return found
 
     def node_ids(self, number: int) -> Tensor:
-        """int64 rows that the nodes of a part had in the source."""
+        """int64 numbers of the nodes of a part in the source."""
         return self.block(number, "node_ids")
 
     @contextlib.contextmanager
     def feature_files(self, regions: Sequence[FeatureRegion]) -> Iterator[list[BlockFile]]:
-        """The open file of each region, long enough for its rows. Raises: DataError."""
+        """The open file of each region, checked for its length. Raises: DataError."""
         with contextlib.ExitStack() as stack:
             yield [
                 stack.enter_context(self._opened(region.part, self.manifest.parts[region.part].block(region.block)))
@@ -389,17 +390,17 @@ class Store:
     def feature_rows(self, ids: NDArray[np.int64]) -> Tensor:
         """(n, columns) features of the nodes with these ascending ids of the store, in the dtype of the store.
 
-        Columns are :attr:`row_width`; what a node has fewer is zero.
+        There are :attr:`row_width` columns; columns that a node does not have are zero.
         """
         out = torch.zeros(len(ids), self.row_width, dtype=self.feature_dtype)
         self.feature_rows_into(ids, out, torch.arange(len(ids)))
         return out
 
     def feature_rows_into(self, ids: NDArray[np.int64], out: Tensor, at: Tensor) -> None:
-        """Features of the nodes with these ascending ids as rows ``at`` of ``out``, in its dtype.
+        """Reads features of the nodes with these ascending ids into the rows ``at`` of ``out``, in its dtype.
 
-        Rows are picked from maps of the files where they are few, else all that lies between is read. Columns that a
-        node does not have stay as they are.
+        Few rows are read from memory maps of the files; otherwise the whole range is read. Columns that a node does not
+        have stay as they are.
         """
         if not len(ids):
             return
@@ -419,7 +420,7 @@ class Store:
                     pick_rows(file, table, rows, own, at[first:last], self.piece)
 
     def split(self, part: str) -> tuple[NDArray[np.int64], Tensor]:
-        """Ids in the store of the nodes of "train", "val" or "test", ascending, and their labels."""
+        """Ids in the store of the nodes of "train", "val" or "test", ascending, with their labels."""
         bit, ids, labels = SPLIT_BITS[part], [], []
         for number, start in enumerate(self.bounds[:-1].tolist()):
             rows = np.flatnonzero(self.block(number, "split").numpy() & bit)

@@ -40,36 +40,37 @@ _KINDS: dict[str, tuple[Any, str]] = {
 
 @dataclass(frozen=True, repr=False)
 class ProgramSpec:
-    """A model trained on all nodes at once; options have the names, meaning and defaults of ``graphweft train``.
+    """A model that is trained on all nodes at once. Options have the names, meaning and defaults of
+    ``graphweft train``.
 
     Attributes:
         data: A known name, or a path to a file or folder; "default" is a synthetic graph made on the spot.
-        root: Folder where named datasets are kept; None is the configured one.
-        scale: A synthetic twin of the named dataset with so much of its nodes.
+        root: Folder of named datasets; None: the configured one.
+        scale: Share of the nodes, for a synthetic twin of the named dataset in place of the dataset.
         model: "gcn", "sage", "gin", "gat", "gatv2", "transformer", "appnp" or "gcnii".
         layers: Number of layers.
         hidden: Width of the hidden layers.
         heads: Heads of hidden layers with attention.
         out_heads: Heads of the last layer with attention, averaged.
         attention_dropout: Probability of dropping the softmax weight of an edge; None is ``dropout``.
-        value_dropout: Of a GAT: probability of dropping a value that attention sums.
-        hops: How often an APPNP propagates rows.
+        value_dropout: For a GAT, probability of dropping a value in the sums of attention.
+        hops: Number of propagation steps of an APPNP.
         alpha: Share of a node's own rows in every hop of an APPNP or layer of a GCNII.
-        train_eps: Whether a GIN learns what a node's own rows count.
-        reduce: "sum", "mean" or "max" over neighbours; "auto" is the model's own.
-        activation: "relu", "elu" or "leaky_relu" after every layer but the last; "auto" is the model's own.
-        residual: Add a layer's input to its output where the widths agree.
+        train_eps: Whether a GIN learns the weight of a node's own row.
+        reduce: "sum", "mean" or "max" over neighbours; "auto" is the default of the model.
+        activation: "relu", "elu" or "leaky_relu" after every layer except the last; "auto" is the default of the model.
+        residual: Whether to add a layer's input to its output if the widths are equal.
         dropout: Probability of dropping an input of a layer.
         optimizer: "adam", "adamw" or "sgd".
         lr: Learning rate.
         weight_decay: Strength of the L2 penalty.
         weight_decay_on: "all" parameters, or those of the "first" layer only.
-        norm: "batch" or "layer" after every layer but the last; "none" for neither.
-        normalize: "row" divides the features of a node by their sum, "none" leaves them.
-        epochs: Epochs that the program trains unless told otherwise.
-        eval_every: Evaluate after every so many epochs.
+        norm: "batch" or "layer" after every layer except the last; or "none".
+        normalize: "row" divides the features of a node by their sum; "none" does not.
+        epochs: Default number of epochs of the program.
+        eval_every: Number of epochs between evaluations.
         mode: "full".
-        seed: Of parameters and dropout, unless the program is told otherwise.
+        seed: Default seed of parameters and dropout of the program.
 
     Raises: ConfigError for a value out of range.
 
@@ -139,7 +140,7 @@ class ProgramSpec:
         return TrainSpec(**asdict(self), order="given")
 
     def to_toml(self) -> str:
-        """The file that reads back as this spec; what is as usual is left out.
+        """The text of a TOML file of this spec; defaults are left out.
 
         Example:
             >>> print(ProgramSpec(model="gin", lr=0.1).to_toml())

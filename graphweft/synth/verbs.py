@@ -18,13 +18,13 @@ _BETAS = (0.9, 0.999)
 
 
 class Verbs:
-    """Records a training loop; :meth:`spec` says what it trains.
+    """Records a training loop; :meth:`spec` returns its specification.
 
     Every epoch is as many calls of :meth:`forwardPass` as there are layers, from the first to the last, as many of
     :meth:`backPropagation` from the last to the first, and one of :meth:`optimizer`.
 
     Args:
-        options: Options of :class:`ProgramSpec` for which there is no verb, as ``dropout=0.5``.
+        options: Options of :class:`ProgramSpec` without a verb, such as ``dropout=0.5``.
 
     Example:
         >>> gnn = Verbs(seed=1)
@@ -48,11 +48,11 @@ class Verbs:
         self._forward = self._backward = self._epochs = 0
 
     def load(self, dataset: str, **options: Any) -> None:
-        """Names the data; ``options`` as ``root`` or ``scale``."""
+        """Names the data. ``options`` are further options of the data, such as ``root`` or ``scale``."""
         self._options |= {"data": dataset, **options}
 
     def initializeLayers(self, sizes: Sequence[int], initializer: str = "xaviers") -> None:
-        """The width of every layer's result: the hidden ones, all alike, then the number of classes.
+        """Sets the output width of every layer: hidden layers of equal width, then the number of classes.
 
         Raises: ConfigError.
         """
@@ -91,7 +91,7 @@ class Verbs:
         self._epochs += 1
 
     def spec(self) -> ProgramSpec:
-        """What the recorded loop trains. Raises: ConfigError for a loop that is not complete."""
+        """The specification of the recorded loop. Raises: ConfigError for an incomplete loop."""
         if self._kind is None or self._update is None or self._forward:
             raise ConfigError("Verbs: expected whole epochs, each ended by optimizer, got an unfinished one")
         hidden = {"hidden": self._sizes[0]} if len(self._sizes) > 1 else {}

@@ -30,9 +30,9 @@ _DTYPES = (torch.float32, torch.int64)  # numbers, and counts of batches
 
 
 def save_weights(trainer: Trainer, path: str | os.PathLike[str]) -> None:
-    """Writes what a program goes on from with ``--load``: weights, state of the optimiser, number of epochs.
+    """Writes a file from which a program resumes with ``--load``: weights, state of the optimiser, number of epochs.
 
-    Raises: OSError when the file cannot be written.
+    Raises: OSError if the file cannot be written.
     """
     state = trainer.state_dict()
     tensors: dict[str, Tensor] = {name: value for name, value in state["model"].items() if isinstance(value, Tensor)}
@@ -54,9 +54,9 @@ def save_weights(trainer: Trainer, path: str | os.PathLike[str]) -> None:
 
 
 def load_weights(trainer: Trainer, path: str | os.PathLike[str]) -> None:
-    """The trainer goes on from a file that a program saved; epochs that the program trained have no figures here.
+    """Resumes a trainer from a file that a program saved. Epochs of the program have no figures in the history.
 
-    Raises: CheckpointError where the file is damaged or of another model; OSError when it cannot be read.
+    Raises: CheckpointError if the file is damaged or belongs to another model; OSError if it cannot be read.
     """
     tensors, epochs = _read(Path(path))
     state = trainer.state_dict()

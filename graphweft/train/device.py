@@ -44,7 +44,9 @@ def on_device(model: Any, device: Any, mode: str) -> Any:
         remedy = "a loop of your own over a loader takes batch.to(device)"
         raise ConfigError(f"device={str(place)!r} cannot be combined with mode={mode!r}; {remedy}")
     if device_of(model).type == "meta":
-        raise ConfigError("model: expected parameters with values, got some on the device meta, which has no memory")
+        raise ConfigError(
+            "model: expected parameters with values, got parameters on the device meta, which has no memory"
+        )
     return device_of(model)
 
 

@@ -107,9 +107,9 @@ class LoopOptions:
     warmup: int = given(0, "N", "Epochs in which the learning rate rises.", least=0, most=10**9)
     clip: float | None = given(None, "X", "Largest norm of the gradients.", "none", above=0.0)
     clip_value: float | None = given(None, "X", "Largest entry of a gradient.", "none", above=0.0)
-    ema: float | None = given(None, "X", "Decay of averaged weights, with which is evaluated.", "none", least=0.0,
+    ema: float | None = given(None, "X", "Decay of averaged weights, which evaluations use.", "none", least=0.0,
         below=1.0)
-    metrics: str | None = given(None, "NAME,...", f"Also measured: {', '.join(METRICS)}; link: hits@20.", "",
+    metrics: str | None = given(None, "NAME,...", f"Further metrics: {', '.join(METRICS)}; link: hits@20.", "",
         check=partial(check_names, "metrics", METRICS))
     best: str | None = given(None, "NAME", "The metric of the best epoch and of --patience.", "as --stop-on",
         check=lambda text: None)

@@ -43,24 +43,25 @@ class Macro:
     """Settings of macro-batches and of their error control.
 
     Attributes:
-        stages: "large:SHARE" (large-batch sampling, e.g. "large:1/8"), "parts:B/P" (B of P parts that GAP makes of the
-            graph by the classes of the training nodes), or stages; with "+hubs:SIZE" also the hubs, and so on. None:
-            for mode "macro" as many parts as fit.
-        ahead: Draw a macro-batch's batches before its features are read, and read only what they touch.
-        refresh: For parts: epochs between computing all hidden rows anew; 0: only before the first epoch.
-        quality: Relative error of sampled gradients to stay under; measured on a few seeds an epoch, and settings are
-            changed to keep to it. None: not measured. Infinite: measured, nothing changed.
-        hubs: For mode "macro": bytes, or a text such as "64MB", of the most influential nodes, which are in every group
+        stages: "large:SHARE" for large-batch sampling, such as "large:1/8"; "parts:B/P" for B of P parts, which GAP
+            makes by the classes of the training nodes; or stage objects. Suffixes such as "+hubs:SIZE" set further
+            options. None: for mode "macro", as many parts as fit.
+        ahead: Whether to draw the batches of a macro-batch before its features are read, and to read only the rows they
+            need.
+        refresh: For parts, epochs after which all hidden rows are computed again; 0: only before the first epoch.
+        quality: Bound of the relative error of sampled gradients. The error is measured on a few seeds per epoch, and
+            settings are changed to keep it below. None: not measured. Infinite: measured only.
+        hubs: For mode "macro", bytes or a text such as "64MB" for the most influential nodes, which are in every group
             with their structure and features.
-        reuse: For mode "macro": how often a group is trained on while it is in memory, 1 to 4 times, each time in
-            another order with other draws. An epoch then has that many times the batches, for the same bytes read.
-        keep: For mode "macro": number of parts, at most half of all, that stay in memory from one epoch to the next
-            and are not read again; other ones each time. They are held beside the two groups.
-        neighbours: For mode "macro": nodes of other parts that a part brings into its groups, those that its training
-            nodes read most, as a multiple of its own nodes; 0: none. Not with hubs. "auto", without ``stages``: the
-            fewest that keep enough edges, with as many parts as then fit.
-        first: For mode "macro": "whole": the first layer of GCN, SAGE or GIN reads sums over all in-edges of the whole
-            graph, which are computed once; "group": in-edges in the group, as further layers do.
+        reuse: For mode "macro", number of passes over a group while it is in memory, 1 to 4, each in another order with
+            other draws. An epoch then has that many times the batches for the same bytes read.
+        keep: For mode "macro", number of parts, at most half of all, that stay in memory from one epoch to the next;
+            other parts each time. They need memory in addition to the two groups.
+        neighbours: For mode "macro", number of nodes of other parts that a part adds to its groups, as a multiple of
+            its own nodes; 0: none. These are the nodes that its training nodes read most. Not supported with hubs.
+            "auto", without ``stages``: the fewest that keep enough edges, with as many parts as then fit.
+        first: For mode "macro", the in-edges of the first layer of GCN, SAGE or GIN. "whole": all in-edges of the
+            graph, whose sums are computed once. "group": only the in-edges within the group, as for further layers.
 
     Raises: ConfigError.
     """

@@ -75,7 +75,7 @@ class Strategy:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Predicted peak of the memory, above that of a bare import."""
+        """Predicted peak memory in bytes, above that of a bare import."""
         return None if self.needs is None else self.needs.total
 
     @property
@@ -102,17 +102,18 @@ class Considered:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a run trains, what an epoch takes, and which other strategies there were.
+    """The result of :func:`gw.plan`: the strategy of a run, its predicted time and memory, and the alternatives.
 
     Attributes:
-        strategy: The one that is taken.
-        others: Those that are not.
-        statistics: What is known of the graph.
-        limit: Bytes that the run may take; None: any number.
-        machine: The profile that seconds come from, in words.
-        explain: The command that tells which kernels run.
-        schedule: Where batches of mode "mini" are prepared and trained, and why.
-        order: Whether all nodes at once are taken in another order, and from how many epochs on that pays.
+        strategy: The chosen strategy.
+        others: The alternatives, with reasons.
+        statistics: Statistics of the graph.
+        limit: Memory budget in bytes; None: no limit.
+        machine: Description of the profile behind the predicted seconds.
+        explain: The command that shows the kernels.
+        schedule: For mode "mini", where batches are prepared and trained, and why.
+        order: For mode "full", whether nodes are computed in another order, and from how many epochs on that saves
+            time.
     """
 
     strategy: Strategy
@@ -126,17 +127,17 @@ class Plan:
 
     @property
     def mode(self) -> str:
-        """The mode of the strategy that is taken."""
+        """The mode of the chosen strategy."""
         return self.strategy.mode
 
     @property
     def epoch_seconds(self) -> float | None:
-        """Predicted seconds of an epoch; None where the model is not compiled."""
+        """Predicted seconds of an epoch; None if the model is not compiled."""
         return self.strategy.epoch_seconds
 
     @property
     def peak_bytes(self) -> int | None:
-        """Predicted peak of the memory, above that of a bare import."""
+        """Predicted peak memory in bytes, above that of a bare import."""
         return self.strategy.peak_bytes
 
     def to_dict(self) -> dict[str, Any]:

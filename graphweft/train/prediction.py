@@ -52,14 +52,14 @@ def probabilities(outputs: Tensor, label_task: str) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a model says of the nodes of a dataset.
+    """Predictions of a model for the rows of a dataset.
 
     Attributes:
         ds: The dataset.
-        outputs: (N, C) what the model returned: logits, values, or embeddings of links.
-        labels: Class ids (N,), bools (N, C) for several labels a node, or values, as labels are written.
+        outputs: (N, C) output of the model: logits, values, or embeddings of links.
+        labels: Predicted class ids (N,), bools (N, C) for several labels per node, or values.
         label_task: "classification", "multilabel", "regression", or "link" for embeddings.
-        class_names: Names of the classes; empty for their numbers.
+        class_names: Names of the classes; empty without names.
     """
 
     ds: Dataset

@@ -103,7 +103,7 @@ class TrainSpec(LoopOptions, TableOptions):
 
     # fmt: off
     data: str = option(DEFAULT_DATA, "NAME", "Known name, file or folder.", "a synthetic graph")
-    root: str | None = option(None, "DIR", "Where named datasets are kept.", "data", resume="kept")
+    root: str | None = option(None, "DIR", "Folder of named datasets.", "data", resume="kept")
     scale: float | None = option(None, "X", "Make a synthetic twin of --data, X times its size.", "", above=0.0,
         most=1000.0)
     features: str | None = option(None, "", "Compute node features from the graph.", "those of the data",
@@ -115,13 +115,13 @@ class TrainSpec(LoopOptions, TableOptions):
     heads: int = option(8, "N", "Heads of hidden layers with attention.", least=1, most=10**6)
     out_heads: int = option(1, "N", "Heads of the last layer with attention, averaged.", least=1, most=10**6)
     attention_dropout: float | None = share(None, "P", "Dropout on attention weights.", "as --dropout")
-    value_dropout: float = share(0.0, "P", "gat, cgat: dropout on the values that attention sums.")
+    value_dropout: float = share(0.0, "P", "gat, cgat: dropout on the values in sums of attention.")
     activation: str = option("auto", "", "Activation between layers; auto: the model's default.", choices=ACTIVATIONS)
     bases: int = option(0, "N", "rgcn: matrices shared by the relations; 0: one per relation.", least=0, most=10**6)
-    hops: int = option(10, "N", "appnp: how often rows are propagated.", least=1, most=1000, resume="given")
+    hops: int = option(10, "N", "appnp: number of propagation steps.", least=1, most=1000, resume="given")
     alpha: float = option(0.1, "X", "appnp, gcnii: share of a node's own rows in every hop or layer.", least=0.0,
         most=1.0, resume="given")
-    train_eps: bool = option(False, "--train-eps/--no-train-eps", "gin: learn what a node's own rows count.",
+    train_eps: bool = option(False, "--train-eps/--no-train-eps", "gin: learn the weight of a node's own row.",
         resume="given")
     layers: int = option(2, "N", "Number of layers.", least=1, most=1000)
     hidden: int = option(32, "N", "Width of the hidden layers.", least=1, most=10**9)
@@ -140,20 +140,20 @@ class TrainSpec(LoopOptions, TableOptions):
         "them joined by +.", check=check_readout, resume="given")
     fold: int | None = option(None, "K", "graphs: the test set is fold K of 10, from 0.", "the split of the source",
         least=0, most=FOLDS - 1, resume="given")
-    mode: str = option("full", "", "full: all nodes in every step; mini: sampled; macro: part by part; mapped: as "
-        "mini, features of a store in a memory map.", choices=MODES)
+    mode: str = option("full", "", "full: all nodes in every step; mini: sampled neighbourhoods; macro: part by part; "
+        "mapped: as mini, with features of a store in a memory map.", choices=MODES)
     fanouts: str | None = option(None, "K,K,...", "mini: in-edges sampled per node, one number per layer.", "15,10,5",
         check=check_fanouts, drawn=True)
     batch_size: int = option(USUAL_BATCH, "N", "mini: training nodes, or graphs, per step.", least=1, most=2**31 - 1,
         drawn=True)
-    sampler: str = option("neighbor", "", "mini: how batches are sampled.", choices=SAMPLERS, resume="given",
+    sampler: str = option("neighbor", "", "mini: sampler of the batches.", choices=SAMPLERS, resume="given",
         drawn=True)
     precision: str = option("float32", "", "bf16: sums and products read bfloat16; int8: batches read 8-bit features.",
         choices=PRECISIONS, resume="given")
-    matmul_precision: str = option("highest", "", "high: wide float32 products from bfloat16 parts of every number, as "
-        "accurate, on processors with matrix tiles.", choices=("highest", "high"), resume="given")
-    order: str = option("auto", "", "full: nodes with their neighbours near; auto: where it pays.", choices=NODE_ORDERS,
-        resume="free")
+    matmul_precision: str = option("highest", "", "high: wide float32 products from bfloat16 parts, as accurate and "
+        "faster on processors with matrix tiles.", choices=("highest", "high"), resume="given")
+    order: str = option("auto", "", "full: put neighbours near each other; auto: if it saves time.",
+        choices=NODE_ORDERS, resume="free")
     seed: int = option(0, "N", "Seed of parameters, dropout, random splits and graphs.", least=0, most=2**63 - 1)
     threads: int = option(0, "N", "Number of threads.", "all physical cores", least=0, most=4096, resume="free")
     patience: int = option(0, "N", "Stop after N epochs without a better validation score.", "never", least=0,
@@ -165,8 +165,8 @@ class TrainSpec(LoopOptions, TableOptions):
     resume: bool = option(False, "--resume/--no-resume", "Continue the run in --out.", resume="free")
     progress: bool = option(False, "", "Show progress.", resume="free")
     edge_data: str = option("use", "", "Use or ignore edge weights and features.", choices=EDGE_DATA, resume="given")
-    prepare: str = option("whole", "", "mini: one thread per batch, or several.", choices=PREPARE, resume="free",
-        drawn=True)
+    prepare: str = option("whole", "", "mini: prepare a batch with one thread, or with several.", choices=PREPARE,
+        resume="free", drawn=True)
     cuda_graphs: str = option("auto", "", "Replay recorded steps; auto: on a device.",
         choices=CUDA_GRAPHS, resume="free")
     schedule: str = option("auto", "", "mini, with a device: where batches are prepared.", choices=SCHEDULES,
@@ -178,16 +178,18 @@ class TrainSpec(LoopOptions, TableOptions):
         "mini, macro: A/B of the seeds, or A of B parts, with hubs or as many neighbours as SHARE of their nodes, the "
         "first layer on all edges, each group used N times, K parts kept between epochs.", "",
         check=check_macro_text, resume="given", drawn=True)
-    memory: str | None = option(None, "SIZE", "What the run may take, as 8GB.", "", resume="kept")
+    memory: str | None = option(None, "SIZE", "Memory budget of the run, such as 8GB.", "", resume="kept")
     quality: float | None = option(None, "X", "macro: largest relative error of sampled gradients.", "",
         check=check_quality, resume="given")
     accumulate: int = option(1, "N", "mini: batches per update.", least=1, resume="given", drawn=True)
-    device: str | None = option(None, "NAME", "full: where to train, as cuda; mini: emulated.", "cpu", resume="free")
-    ranks: int = option(0, "P", "Processes that train together.", "as torchrun says, or 1", least=0, most=4096,
+    device: str | None = option(None, "NAME", "Device to train on, such as cuda; mini: also emulated.", "cpu",
         resume="free")
-    rank_reduce: str = option("any", "", "ordered: the same bits for any number of ranks.", choices=RANK_REDUCE,
+    ranks: int = option(0, "P", "Processes that train together.", "those of torchrun, or 1", least=0, most=4096,
+        resume="free")
+    rank_reduce: str = option("any", "", "ordered: same results for any number of ranks.", choices=RANK_REDUCE,
         resume="given")
-    halo: str = option("exact", "", "full over ranks: bf16, int8, sampled send less.", choices=HALO, resume="given")
+    halo: str = option("exact", "", "full, with ranks: how rows are exchanged; bf16, int8, sampled send less.",
+        choices=HALO, resume="given")
     max_restarts: int = option(0, "N", "Restarts of lost ranks, from the last checkpoint.", least=0, most=10**6,
         resume="free")
     # fmt: on
@@ -202,7 +204,7 @@ class TrainSpec(LoopOptions, TableOptions):
         self._check_task()
         mode, fanouts = check_mode(self.mode), check_fanouts(self.fanouts)
         if self.sampler.startswith("saint") and fanouts is not None:
-            raise ConfigError(f"fanouts: expected none for sampler {self.sampler}, got {self.fanouts}")
+            raise ConfigError(f"fanouts={self.fanouts} cannot be combined with sampler {self.sampler}")
         per_layer = mode != "full" and self.sampler in ("neighbor", "layer")
         if per_layer and fanouts is not None and len(fanouts) != self.layers:
             raise ConfigError(f"fanouts: expected {self.layers} numbers, one per layer, got {self.fanouts}")
@@ -242,11 +244,11 @@ class TrainSpec(LoopOptions, TableOptions):
         """The task fits the mode, and what belongs to sets of graphs is given with them."""
         check_task(self.task, self.mode)
         if self.task == "unsupervised":
-            raise ConfigError(f"task: expected one of {', '.join(UNSUPERVISED[1:])}, got unsupervised, which is any")
+            raise ConfigError(f"task: expected one of {', '.join(UNSUPERVISED[1:])}, got unsupervised")
         if self.is_unsupervised:
             check_choice("model", self.model, OF_GRAPHS)
             if self.features == "embedding":
-                raise ConfigError(f"features: embedding cannot be combined with task {self.task}; onehot is alike")
+                raise ConfigError(f"features: embedding cannot be combined with task {self.task}; use onehot")
             if self.mode in ("full", "auto"):
                 object.__setattr__(self, "mode", "mini")
         if self.has_graphs:
@@ -257,7 +259,7 @@ class TrainSpec(LoopOptions, TableOptions):
         if self.has_pairs:
             check_choice("model", self.model, OF_GRAPHS)
             if self.features == "embedding":
-                raise ConfigError(f"features: embedding cannot be combined with task {self.task}; degree makes some")
+                raise ConfigError(f"features: embedding cannot be combined with task {self.task}; use degree")
             if self.mode == "auto":  # batches of pairs
                 object.__setattr__(self, "mode", "mini")
         if self.readout != "sum" or self.fold is not None:
@@ -291,7 +293,7 @@ class TrainSpec(LoopOptions, TableOptions):
         if self.macro is not None:
             check_macro_of(self.mode, self.macro)
         if self.quality is not None and self.macro is None:
-            raise ConfigError("quality: expected macro as well, got none")
+            raise ConfigError("quality: expected macro with it, got none")
 
     def _check_propagating(self, mode: str) -> None:
         """These models are compiled as a whole, over all nodes. Raises: ConfigError."""

@@ -28,16 +28,18 @@ class TableOptions:
     target: str | None = given(None, "COLUMN", "edges: ids of the targets.", "target")
     label: str | None = given(None, "COLUMN,...", "nodes: columns to predict.", "")
     edge_label: str | None = given(None, "COLUMN,...", "edges: columns to predict, with --task edge.", "")
-    label_task: str | None = given(None, "", "What labels mean where they could be several.", "as they look",
+    label_task: str | None = given(None, "", "Task of labels that can mean several.", "by their values",
         choices=("classification", "multilabel", "regression"))
     weight: str | None = given(None, "COLUMN", "edges: weights.", "")
     time: str | None = given(None, "COLUMN", "edges: times.", "")
-    split: str | None = given(None, "COLUMN", "Beside the labels: train, val, test or nothing.", "60/20/20 at random")
+    split: str | None = given(None, "COLUMN", "In the labels' table: train, val, test or nothing.",
+        "60/20/20 at random")
     drop: str | None = given(None, "COLUMN,...", "Columns to ignore.", "")
     categories: str | None = given(None, "COLUMN,...", "Columns of numbers to treat as categories.", "")
     max_categories: int = given(64, "N", "Largest number of categories of a text column.", least=1, most=10**6)
     bidirected: bool = given(False, "--bidirected/--directed", "Add the reverse of every edge.")
-    unknown_ids: str = given("error", "", "Edges whose ends are not in the table of nodes.", choices=("error", "drop"))
+    unknown_ids: str = given("error", "", "For edges with an end that is not in the table of nodes.",
+        choices=("error", "drop"))
     # fmt: on
 
     @property

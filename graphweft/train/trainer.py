@@ -86,87 +86,100 @@ def _with_gradients() -> Iterator[None]:
 
 
 class Trainer(TrainerFacts):
-    """Trains ``model`` on the nodes of ``ds``.
+    """Trains, evaluates, checkpoints and resumes ``model`` on ``ds``.
 
     Args:
-        model: Called as ``model(ds.graph, ds.x)``, or as ``model(x, edge_index)`` where its arguments have these names,
-            as in models of PyTorch Geometric; returns logits or values (N, C).
-        ds: The dataset, or a :class:`gw.macro.Store`. Class ids (N,) train with cross-entropy, several labels (N, C)
-            with binary cross-entropy, and with ``task="regression"`` values (N,) or (N, C) with the mean squared error.
-            Labels and splits may be changed in place between two calls of ``fit``.
+        model: Called as ``model(ds.graph, ds.x)``; returns logits or values (N, C). If its arguments are named
+            ``x, edge_index``, as in PyTorch Geometric, it is called with those.
+        ds: The dataset, or a :class:`gw.macro.Store`. The default loss is cross-entropy for class ids (N,), binary
+            cross-entropy for several labels (N, C), and the mean squared error for values (N,) or (N, C). Labels and
+            splits may be changed in place between two calls of ``fit``.
         lr: Learning rate.
-        mode: "full" (all nodes in every step), "mini" (sampled neighbourhoods of some training nodes in every step),
-            "macro" (as "mini", in groups of parts of a store), "mapped" (as "mini", with the features of a store in a
-            memory map), "auto" (the fastest that fits, see :attr:`plan`); None: "full", for pairs "mini".
+        mode: "full": all nodes in every step. "mini": sampled neighbourhoods of some training nodes. "macro": as
+            "mini", in groups of parts of a store. "mapped": as "mini", with the features of a store in a memory map.
+            "auto": the fastest mode that fits, see :attr:`plan`. None: "full", for pairs "mini".
         weight_decay: Strength of the L2 penalty (decoupled for adamw).
-        weight_decay_on: "all" decays every parameter; "first" the first layer only, as in the GCN paper.
+        weight_decay_on: "all" decays every parameter; "first" only those of the first layer, as in the GCN paper.
         optimizer: "adam", "adamw", "sgd", or an object of ``torch.optim``, which has its own learning rate and decay.
-        seed: Keys dropout and everything else that is random in an epoch.
-        patience: Epochs without a better validation after which training stops; 0: it never stops early.
-        stop_on: What decides that an epoch is better: validation "accuracy" (the score; for values the RMSE), "loss",
-            or "both": training goes on while either improves, and the best epoch is the last that is not worse in
-            either (as for GAT).
-        restore_best: After ``fit`` the model has the weights of the best validation epoch, and the next ``fit``
-            continues from the last ones. False, or once labels or splits were changed in place: it keeps the last.
-        eval_every: Epochs between two evaluations; the last epoch is evaluated in any case.
-        out: Folder for checkpoints, metrics and the plot; None writes nothing.
-        progress: Show the notes of the dataset and progress on standard error.
-        keep_features: False gives up the memory of dense features once nothing reads them after the first aggregation.
-        fanouts: For "mini": in-edges a node draws, from the seeds outwards, -1 for all; None: 15, 10, 5, then 5.
-        batch_size: For "mini": training nodes (1024), graphs (128), draws or parts of a step; for "graphs" graphs (1).
-        task: "nodes" predicts the labels of ``ds``; "graph_classification", "graph_regression" those of graphs
-            (:class:`gw.GraphDataset`), "edge_classification", "edge_regression" those of pairs
-            (:meth:`Dataset.with_edge_labels`), found from the data. "link", in mode "mini", holds edges out and learns
-            embeddings whose dot products tell edges from others; ``*_acc`` are areas under the ROC curve.
-            "unsupervised" is chosen for a :class:`GAE`, :class:`VGAE`, :class:`DGI`, :class:`Node2Vec`, or a module
-            with ``loss(graph, x)``.
-        macro: For "mini": macro-batches, such as "large:1/8" or "parts:16/128", or a :class:`Macro`; None: none. For
-            "macro": how groups are made, such as "parts:16/128"; None: of as many parts of a store as fit into
-            ``memory``. Groups that mode "auto" takes are made as "neighbours:auto".
-        memory: Bytes, or a text such as "2GB", that the run may take. A run that does not fit is refused, naming the
-            least that would do. None: any; for groups of a store a quarter of the machine's memory.
-        accumulate: For "mini": batches whose gradients make one update.
-        sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs" (whole
-            graphs of :meth:`Dataset.from_graphs`), or a sampler over the dataset's graph. ``fanouts`` are nodes of a
-            layer for "layer", and the scope of "shadow".
-        edge_data: "use" gives the model the dataset's ``edge_weight`` (GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
-            ``edge_features`` (a GAT); other models get what their ``forward`` has as ``edge_weight`` or ``edge_attr``.
-            "ignore": neither.
-        prepare: For "mini": "whole": one thread prepares a batch; "subtasks" or :class:`gw.schedule.Subtasks`: several.
-        trace: File for a Chrome trace of all stages (Perfetto); :attr:`verdict` says what bounds the run.
-        loss: A function or module of torch, called as ``loss(logits, labels)`` with the rows of a step, that returns a
-            scalar; or "l1" or "huber" for values. None: the usual loss of the labels.
-        class_weight: A number per class in the cross-entropy, or "balanced": by their frequency in training.
-        label_smoothing: Share of the target that the cross-entropy spreads over all classes.
-        scheduler: A callable that makes a scheduler of ``torch.optim.lr_scheduler`` of the optimiser, or "cosine",
-            "linear", "step", "exponential" or "plateau", with numbers as in "step:30:0.5". It steps once an epoch.
-        warmup: Epochs in which the learning rate rises before the scheduler begins.
+        seed: Seed of dropout and of all other random draws of an epoch.
+        patience: Number of epochs without a better validation score after which training stops; 0: no early stopping.
+        stop_on: Rule for a better epoch: validation "accuracy" (the score; for values the RMSE), "loss", or "both".
+            With "both", training continues while either improves, and the best epoch is the last one that is not worse
+            in either (as for GAT).
+        restore_best: Whether the model has the weights of the best validation epoch after ``fit``. The next ``fit``
+            continues from the last weights. The model keeps the last weights if labels or splits were changed in place.
+        eval_every: Number of epochs between evaluations. The last epoch is always evaluated.
+        out: Folder for checkpoints, metrics and the plot; None: no files.
+        progress: Whether to show notes of the dataset and progress on standard error.
+        keep_features: Whether to keep dense features in memory. False frees them if no step reads them after the first
+            aggregation.
+        fanouts: For "mini", most in-edges that a node draws per hop, from the seeds outwards; -1: all. None: 15, 10, 5,
+            then 5.
+        batch_size: For "mini", number of training nodes (1024), graphs (128), draws or parts in a step; for the sampler
+            "graphs", graphs (1).
+        task: "nodes" predicts labels of nodes. "graph_classification" and "graph_regression" predict labels of graphs
+            (:class:`gw.GraphDataset`). "edge_classification" and "edge_regression" predict labels of pairs
+            (:meth:`Dataset.with_edge_labels`). These tasks follow from the data. "link", in mode "mini", holds out
+            edges and learns embeddings whose dot products separate edges from other pairs; ``*_acc`` are areas under
+            the ROC curve. "unsupervised" follows from a :class:`GAE`, :class:`VGAE`, :class:`DGI`, :class:`Node2Vec`,
+            or a module with ``loss(graph, x)``.
+        macro: For "mini", macro-batches such as "large:1/8" or "parts:16/128", or a :class:`Macro`; None: no
+            macro-batches. For "macro", how groups are made, such as "parts:16/128"; None: as many parts of a store as
+            fit into ``memory``. Mode "auto" makes groups as "neighbours:auto".
+        memory: Memory budget of the run, in bytes or as a text such as "2GB". A run that does not fit raises an error
+            that names the smallest sufficient budget. None: no budget; for groups of a store a quarter of the machine's
+            memory.
+        accumulate: For "mini", number of batches whose gradients are accumulated for one update.
+        sampler: For "mini", one of "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk" and "graphs"
+            (whole graphs of :meth:`Dataset.from_graphs`), or a sampler of the dataset's graph. ``fanouts`` are nodes of
+            a layer for "layer", and the scope of "shadow".
+        edge_data: "use" passes the dataset's ``edge_weight`` (to GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
+            ``edge_features`` (to a GAT). Other models get them if their ``forward`` has the arguments ``edge_weight``
+            or ``edge_attr``. "ignore" passes neither.
+        prepare: For "mini", how a batch is prepared: "whole" by one thread, "subtasks" or a
+            :class:`gw.schedule.Subtasks` by several.
+        trace: File for a Chrome trace of all stages, for Perfetto. :attr:`verdict` then names the stage that bounds the
+            run.
+        loss: A function or module of torch that returns a scalar, called as ``loss(logits, labels)`` with the rows of a
+            step; or "l1" or "huber" for values. None: the default loss of the labels.
+        class_weight: Weights of the classes in the cross-entropy, or "balanced" for weights by their frequency in
+            training.
+        label_smoothing: Share of the target that is spread over all classes in the cross-entropy.
+        scheduler: A callable from an optimiser to a scheduler of ``torch.optim.lr_scheduler``; or "cosine", "linear",
+            "step", "exponential" or "plateau", with numbers as in "step:30:0.5". It steps once per epoch.
+        warmup: Number of epochs in which the learning rate rises before the scheduler starts.
         clip: Largest norm of the gradients, after ``clip_value``.
         clip_value: Largest absolute value of an entry of a gradient.
-        ema: Decay of averaged parameters, which evaluations and predictions use; training goes on with the others.
-        metrics: What is measured beside the score: "f1_macro", "f1_micro", "accuracy", "roc_auc",
-            "average_precision", "mae", "rmse" or "r2", functions of (logits, labels), objects like those of
-            ``torchmetrics``, or a dict of them. Columns of the history are ``val_<name>`` and so on.
-        best: Name of the metric that decides the best epoch and that ``patience`` follows; or a value of ``stop_on``.
-        callbacks: Objects with some of ``on_fit_start(trainer)``, ``on_epoch_start(trainer, epoch)``,
+        ema: Decay of averaged parameters. Evaluations and predictions use the averages; training continues with the
+            parameters.
+        metrics: Further metrics: "f1_macro", "f1_micro", "accuracy", "roc_auc", "average_precision", "mae", "rmse" or
+            "r2", functions of (logits, labels), objects like those of ``torchmetrics``, or a dict of these. Columns of
+            the history are ``train_<name>``, ``val_<name>`` and ``test_<name>``.
+        best: Name of the metric that decides the best epoch and early stopping; or a value of ``stop_on``.
+        callbacks: Objects with some of the methods ``on_fit_start(trainer)``, ``on_epoch_start(trainer, epoch)``,
             ``on_batch_end(trainer, batch, loss)``, ``on_epoch_end(trainer, record)`` and ``on_fit_end(trainer)``.
-            Training ends after an ``on_epoch_end`` that returns False or sets ``trainer.should_stop = True``. What
-            their ``state_dict`` returns is kept in checkpoints.
-        loggers: "csv" and "tensorboard" write to ``out``; objects get ``log_metrics(metrics, step)`` once an epoch.
-        config: Further numbers and texts that identify the run; kept in checkpoints and compared on a resume.
-        remember: Further numbers and texts that are kept in checkpoints and not compared.
-        ranks: The processes that train together (:class:`gw.dist.Ranks`); each makes a trainer, rank 0 writes ``out``.
-        device: Where to train, such as "cuda"; None: where the model is. For "mini" also "emulated", a process.
-        schedule: With a device, who prepares batches: "auto", "cpu", "device", or a :class:`gw.schedule.Schedule`.
-        cuda_graphs: "auto" replays recorded steps on a device (docs/devices.md), "on" also batches on the CPU; "off".
-        precision: "float32"; "bf16": features, rows and operands are in bfloat16; "int8": features of batches are
-            stored in 8 bits; None: that of :func:`gw.config`.
-        order: For "full", the order in which nodes are computed: "neighbours" puts neighbours together, which saves
-            time where a large graph has communities; "given"; "auto" takes the former where the epochs of the first
-            ``fit`` pay for finding it (:attr:`node_order`). What goes in and comes out stays in the given order; sums
-            have other last bits, and dropout draws other rows.
+            Training ends after an ``on_epoch_end`` that returns False or sets ``trainer.should_stop = True``.
+            Checkpoints contain the results of their ``state_dict``.
+        loggers: "csv" and "tensorboard" write to ``out``. Objects are called as ``log_metrics(metrics, step)`` once per
+            epoch.
+        config: Further numbers and texts that identify the run. Checkpoints contain them, and a resume compares them.
+        remember: Further numbers and texts for checkpoints, which are not compared.
+        ranks: The processes that train together (:class:`gw.dist.Ranks`). Each makes a trainer, and rank 0 writes
+            ``out``.
+        device: Device to train on, such as "cuda"; None: the model's device. For "mini" also "emulated", a process that
+            emulates one.
+        schedule: With a device, where batches are prepared: "auto", "cpu", "device", or a
+            :class:`gw.schedule.Schedule`.
+        cuda_graphs: "auto" replays recorded steps on a device (docs/devices.md), "on" also those of batches on the CPU,
+            "off" none.
+        precision: "float32"; "bf16" for features, rows and operands in bfloat16; "int8" for features of batches in 8
+            bits; None: as in :func:`gw.config`.
+        order: For "full", the order in which nodes are computed. "neighbours" puts neighbours together, which saves
+            time in a large graph with communities. "given" keeps the order. "auto" takes "neighbours" if it saves time
+            over the epochs of the first ``fit`` (:attr:`node_order`). Inputs and outputs stay in the given order.
+            Another order changes the last bits of sums, and the draws of dropout.
 
-    Raises: ConfigError for an option out of range, DataError when no training node has a label.
+    Raises: ConfigError for an option out of range; DataError if no training node has a label.
 
     Example:
         >>> import torch
@@ -274,14 +287,14 @@ class Trainer(TrainerFacts):
         }
 
     def staged_plan(self) -> tuple[StagedPlan, Sizes] | None:
-        """The compiled batch of mode "mini" and its sizes; None where sampler and model are not one program."""
+        """The compiled batch of mode "mini" and its sizes; None if sampler and model are not one program."""
         self.prepare()
         return self._batch.staged_plan()
 
     def prepare(self, epochs: int | None = None) -> None:
-        """Prepares training: chooses layouts, compiles, computes constant values. :meth:`fit` calls it when needed.
+        """Prepares training: chooses layouts, compiles, computes constant values. :meth:`fit` calls it if needed.
 
-        ``epochs``: how many are to come, by which an order of the nodes is chosen; None: it is the given one.
+        ``epochs``: planned number of epochs, for the choice of an order of the nodes; None: the given order.
         """
         if not self._prepared:
             with in_turn(mixed(self._seed, 0)), _with_gradients(), self._within():
@@ -291,13 +304,13 @@ class Trainer(TrainerFacts):
             self._prepared = True
 
     def fit(self, epochs: int) -> History:
-        """Trains ``epochs`` more epochs, or fewer when it stops early; returns the history of all of them.
+        """Trains ``epochs`` further epochs, or fewer if it stops early, and returns the history of all epochs.
 
-        Labels, splits and ``requires_grad`` count as they are when it is called. Training continues from the last
-        weights, also where the model held the best ones meanwhile, unless others were put into the model since. Ctrl-C
-        ends after the epoch under way, with everything saved; a second one ends at once.
+        Labels, splits and ``requires_grad`` are read at the call. Training continues from the last weights, even if the
+        model holds the best ones. Weights that were loaded into the model since then are used as they are. Ctrl-C ends
+        training after the current epoch, with everything saved; a second Ctrl-C ends at once.
 
-        Raises: ConfigError when the loss is no longer finite or ``out`` cannot be written; KeyboardInterrupt.
+        Raises: ConfigError if the loss is no longer finite or ``out`` cannot be written; KeyboardInterrupt.
         """
         check_integer("epochs", epochs := as_plain(epochs), 0)
         if self.lacks:
@@ -331,14 +344,14 @@ class Trainer(TrainerFacts):
         return self.history
 
     def evaluate(self, split: str) -> float:
-        """The score (:attr:`metric`) on "train", "val" or "test", with the weights that the model has now.
+        """The score (:attr:`metric`) on "train", "val" or "test", with the current weights of the model.
 
-        Raises: ConfigError for another split, DataError for a split without labels.
+        Raises: ConfigError for another split; DataError for a split without labels.
         """
         return self.scores(split)[self.metric]
 
     def scores(self, split: str) -> dict[str, float]:
-        """As :meth:`evaluate`, with all else that is measured there by its name, such as ``mrr`` for links."""
+        """The scores of :meth:`evaluate` and all further metrics by name, such as ``mrr`` for links."""
         check_choice("split", split, SPLITS)
         self._refresh()
         with self._within():
@@ -350,12 +363,14 @@ class Trainer(TrainerFacts):
 
     @says_what_was_meant(proba="probabilities", probs="probabilities", logits="predictions().outputs")
     def predict(self, probabilities: bool = False) -> Tensor:
-        """Class of every node, (N,) int64; (N, C) bool for several labels a node; values in the shape of ``ds.y``.
+        """Predicts the class of every node, (N,) int64; for several labels (N, C) bool; for regression values as
+        ``ds.y``.
 
-        For links, and models that learn without labels, the embeddings. The weights are those that the model has now.
-        ``probabilities`` gives those of the classes or labels instead, (N, C) float32.
+        For links, and for models that learn without labels, these are the embeddings. The current weights of the model
+        are used. With ``probabilities``, returns those of the classes or labels, (N, C) float32.
 
-        Raises: ConfigError for probabilities of values or links, or for data (see :meth:`gw.loaded_run.Run.predict`).
+        Raises: ConfigError for probabilities of values or links, or for other data (see
+        :meth:`gw.loaded_run.Run.predict`).
         """
         return self.predictions().chosen(probabilities)
 
@@ -366,9 +381,9 @@ class Trainer(TrainerFacts):
             return predictions_of(self.ds, self._batch.logits(), None if self.task in EMBEDDING_TASKS else self._target)
 
     def resume(self) -> bool:
-        """Continues the run in ``out``; False, with nothing changed, if there is none yet.
+        """Resumes the run in ``out``. Returns False, without a change, if there is no run yet.
 
-        Raises: CheckpointError when its checkpoint is damaged or belongs to another configuration.
+        Raises: CheckpointError if its checkpoint is damaged or belongs to another configuration.
         """
         state = read_shared(self.ranks, self.out)
         self._found_none = state is None
@@ -410,9 +425,9 @@ class Trainer(TrainerFacts):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of :meth:`state_dict`; the model then holds the best weights, as after ``fit``.
+        """Loads a result of :meth:`state_dict`. The model then has the best weights, as after ``fit``.
 
-        Raises: CheckpointError when the state does not fit the model or lacks a part.
+        Raises: CheckpointError if the state does not fit the model or lacks a part.
         """
         if not isinstance(state, dict):
             raise CheckpointError(f"checkpoint: expected a state as a dict, got {type(state).__name__}")
@@ -449,7 +464,7 @@ class Trainer(TrainerFacts):
     def _alone(self) -> Iterator[None]:
         """One ``fit`` at a time. Raises: ConfigError within another, of a callback or another thread."""
         if not self._fits.acquire(blocking=False):
-            raise ConfigError("fit: expected no other fit of this trainer under way, got a second one")
+            raise ConfigError("fit: expected one fit of a trainer at a time, got a second one")
         try:
             yield
         finally:

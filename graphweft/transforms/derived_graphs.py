@@ -24,13 +24,13 @@ from graphweft.sample.keyed import keyed_uniforms
 
 
 def line_graph(graph: Graph, *, undirected: bool = False, backtracking: bool = True) -> Graph:
-    """The graph whose nodes are the edges: e -> f where f begins at the end of e.
+    """The graph whose nodes are the edges of ``graph``, with an edge e -> f if f begins at the end of e.
 
     Args:
         graph: A square graph.
-        undirected: A pair of nodes is one edge, whatever its directions and however often it is there; pairs that share
-            an end are joined in both directions. Self-loops of the graph are left out then.
-        backtracking: u -> v leads to v -> u too. Without ``undirected``.
+        undirected: Whether a pair of nodes is one edge, regardless of directions and parallel edges. Pairs that share
+            an end are then joined in both directions, and self-loops of the graph are left out.
+        backtracking: Whether to join u -> v to v -> u too. Not with ``undirected``.
 
     Returns: A graph with ``ndata["ends"]``, int64 (edges, 2), and the ``edata`` of the graph as ``ndata`` unless
     ``undirected``.
@@ -77,14 +77,15 @@ def _undirected_line(graph: Graph, src: Any, dst: Any) -> Graph:
 
 
 def metapath_graph(graph: Graph, metapath: Sequence[Relation]) -> Graph:
-    """An edge for every two nodes that a path along the relations joins, once.
+    """The graph with an edge between every two nodes that a path along the relations joins.
 
     Args:
         graph: A typed graph.
-        metapath: Relations; each begins at the type where the one before ends.
+        metapath: Relations (source type, name, destination type). Each begins at the destination type of the previous
+            one.
 
-    Returns: A graph from the first type to the last one, of one set of nodes where both are the same, with
-    ``edata["paths"]``, int64, the number of paths.
+    Returns: A graph from the first type to the last type; it is square if both are the same. ``edata["paths"]``, int64,
+    has the number of paths.
 
     Raises: ConfigError, GraphError.
 
@@ -120,13 +121,12 @@ def metapath_graph(graph: Graph, metapath: Sequence[Relation]) -> Graph:
 
 
 def largest_component(graph: Graph, count: int = 1, *, strong: bool = False) -> tuple[Graph, Int64[Tensor, "kept"]]:
-    """The graph between the nodes of the ``count`` largest components, and these nodes, ascending.
+    """The induced subgraph of the ``count`` largest components, and the ids of its nodes, ascending.
 
     Args:
         graph: A square graph.
-        count: How many components; of equal ones those that have the smaller first node.
-        strong: Components in which every node reaches every other along the edges; without, their directions do not
-            count.
+        count: Number of components; of equally large ones, those with the smaller first node.
+        strong: Whether components are strongly connected; else directions of edges do not matter.
 
     Raises: ConfigError, GraphError.
 
@@ -149,14 +149,14 @@ def largest_component(graph: Graph, count: int = 1, *, strong: bool = False) -> 
 
 
 def drop_edges(graph: Graph, share: float, *, undirected: bool = False, seed: int = 0, epoch: int = 0) -> Graph:
-    """The graph without some of its edges, each dropped with chance ``share`` (DropEdge).
+    """DropEdge: the graph without some of its edges, each dropped with probability ``share``.
 
-    Draws are keyed by (seed, epoch, edge): another epoch drops others, whatever the number of threads.
+    Draws are keyed by (seed, epoch, edge) and do not depend on the number of threads. Another epoch drops other edges.
 
     Args:
         graph: Any graph; typed ones stay typed.
-        share: Chance of every edge.
-        undirected: Edges u -> v and v -> u share their fate.
+        share: Probability to drop an edge.
+        undirected: Whether u -> v and v -> u are dropped or kept together.
         seed: Part of the key of the draws: equal seed and epoch give equal draws.
         epoch: Part of the key of the draws.
 

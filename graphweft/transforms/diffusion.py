@@ -27,9 +27,9 @@ _MOST_TERMS = 10_000
 
 
 def sign_features(graph: Graph, x: Float[Tensor, "nodes f"], hops: int) -> list[Float[Tensor, "nodes f"]]:
-    """``x`` and what ``hops`` multiplications by D^-1/2 A D^-1/2 make of it: ``[x, A x, A A x, ...]``.
+    """SIGN features: ``[x, S x, S S x, ...]`` for ``hops`` multiplications by ``S = D^-1/2 A D^-1/2``.
 
-    D are the in-degrees; no self-loops are added. Put side by side, they train a plain perceptron.
+    D are the in-degrees, and no self-loops are added. The joined matrices are features for a plain perceptron.
 
     Shape: (N, F) -> hops + 1 matrices (N, F).
 
@@ -68,21 +68,21 @@ def gdc(
     normalize_out: str = "col",
     weight: Any = None,
 ) -> Graph:
-    """The graph of a diffusion: an edge i -> j where a good part of what starts at j lies on i, with its share.
+    """GDC: the graph of a diffusion, with an edge i -> j, and its weight, if much of the diffusion from j reaches i.
 
-    The series ``sum_t theta_t T^t`` is summed column by column until its terms are below 1e-8, so memory stays small;
-    the cost is columns x edges x terms.
+    The series ``sum_t theta_t T^t`` is summed column by column until its terms are below 1e-8, so it takes little
+    memory. Its time is proportional to columns x edges x terms.
 
     Args:
         graph: A square graph.
         kind: "ppr": theta_t = alpha (1 - alpha)^t; "heat": exp(-time) time^t / t!.
-        alpha: Chance to return in each step.
-        time: Time of the heat.
-        top_k: Keep the largest entries of every destination; or
-        eps: keep entries of at least eps. One of both.
-        self_loop: Weight of a self-loop that every node gets before; 0: none.
-        normalize_in: How T is made of the edges: "sym", "col" (columns sum to 1) or "row".
-        normalize_out: The same for the result, or "none".
+        alpha: For "ppr", probability of returning to the start in each step.
+        time: For "heat", the diffusion time.
+        top_k: Number of the largest entries to keep for every destination. Pass either ``top_k`` or ``eps``.
+        eps: Smallest entry to keep.
+        self_loop: Weight of a self-loop that is added to every node first; 0: none.
+        normalize_in: Normalisation of T: "sym", "col" (columns sum to 1) or "row".
+        normalize_out: Normalisation of the result: the same values, or "none".
         weight: (E,) weights >= 0 of the edges; None: 1.
 
     Returns: A graph with ``edata["weight"]``, float32.

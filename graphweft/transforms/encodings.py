@@ -23,11 +23,11 @@ _ENTRIES = 1 << 22  # of the dense block that walks are followed in
 
 
 def laplacian_encoding(graph: Graph, width: int, seed: int = 0) -> Float32[Tensor, "nodes {width}"]:
-    """The first eigenvectors of the normalised Laplacian of the undirected graph, the trivial one left out.
+    """The first eigenvectors of the normalised Laplacian of the undirected graph, without the trivial one.
 
     Shape: (N, width) float32, columns of mean square 1, the largest entry positive.
 
-    Raises: ConfigError for a width that the graph has not.
+    Raises: ConfigError for a width that is too large for the graph.
 
     Example:
         >>> laplacian_encoding(Graph([0, 1, 2], [1, 2, 0]), 2).shape
@@ -39,10 +39,10 @@ def laplacian_encoding(graph: Graph, width: int, seed: int = 0) -> Float32[Tenso
 
 
 def random_walk_encoding(graph: Graph, steps: int) -> Float32[Tensor, "nodes {steps}"]:
-    """Column t: the chance that a walk of t + 1 steps along the edges is back at its node.
+    """Return probabilities of random walks: column t is the probability that a walk of t + 1 steps ends at its start.
 
-    Every step takes one of the out-edges alike. The cost is steps x N x E; meant for graphs of some ten thousand nodes
-    and for sets of small graphs.
+    Every step takes one of the out-edges with equal probability. The time is proportional to steps x N x E, so the
+    function is meant for graphs of some ten thousand nodes and for sets of small graphs.
 
     Shape: (N, steps) float32.
 
@@ -76,7 +76,7 @@ def random_walk_encoding(graph: Graph, steps: int) -> Float32[Tensor, "nodes {st
 def local_degree_profile(graph: Graph) -> Float32[Tensor, "nodes 5"]:
     """In-degree of a node, and minimum, maximum, mean and deviation of the in-degrees of its in-neighbours.
 
-    Rows of nodes without in-edges are zero; the deviation is that of a population, as in PyTorch Geometric.
+    Rows of nodes without in-edges are zero. The deviation is that of a population, as in PyTorch Geometric.
 
     Shape: (N, 5) float32.
 

@@ -26,12 +26,12 @@ def knn_graph(x: Any, k: int, groups: Any = None, *, loops: bool = False, cosine
 
     Args:
         x: (N, D) points.
-        k: Neighbours of a point, fewer in a group of fewer points.
-        groups: (N,) integers; only points of one group are joined, such as ``batch.batch``. None: all.
-        loops: A point is its own nearest one.
-        cosine: By angle in the place of distance.
+        k: Neighbours of a point; fewer in a group of fewer points.
+        groups: (N,) integers, such as ``batch.batch``; only points of the same group are joined. None: one group.
+        loops: Whether a point counts as its own neighbour.
+        cosine: Whether to compare by angle in place of distance.
 
-    Returns: A graph with ``edata["distance"]``, float32, nearest first: the distance, or 1 - cosine.
+    Returns: A graph with ``edata["distance"]``, float32: the distance, or 1 - cosine. In-edges are sorted by it.
 
     Raises: ConfigError, ShapeError.
 
@@ -59,8 +59,8 @@ def radius_graph(
         x: (N, D) points.
         r: The largest distance.
         groups: As for :func:`knn_graph`.
-        loops: A point is joined with itself too.
-        max_neighbors: Only so many nearest ones of each point; edges may then have no reverse.
+        loops: Whether a point is joined with itself too.
+        max_neighbors: Most neighbours of a point, the nearest ones. Edges may then have no reverse.
 
     Returns: As :func:`knn_graph`.
 

@@ -26,13 +26,13 @@ def split_nodes(
     per_class: int | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """The same dataset with its labelled rows split at random, the same on every machine.
+    """The same dataset with a random split of its labelled rows. The split is the same on every machine.
 
     Args:
         ds: A dataset whose rows are nodes or pairs of nodes.
         val: Validation rows: a number, or a share of the labelled rows.
-        test: Test rows, as ``val``; None: all that are left, with ``per_class``.
-        per_class: Training rows of every class; None: all that are left. Further rows are in no part.
+        test: Test rows, as ``val``; None, with ``per_class``: all remaining rows.
+        per_class: Training rows of every class; None: all remaining rows. Further rows are in no part.
         seed: Of the split.
 
     Raises: ConfigError for parts that do not fit.
@@ -53,7 +53,7 @@ def split_nodes(
         first = _of_every_class(ds.y, by_class, per_class)
         rows = rows[~torch.isin(rows, first)]
     elif test is None:
-        raise ConfigError("split_nodes: expected per_class where test=None takes what is left, got None")
+        raise ConfigError("split_nodes: expected per_class with test=None, got None")
     rows = rows[permutation(rows.numel(), seed)]
     labelled = by_class.numel()
     val_count = _count("val", val, labelled)

@@ -14,13 +14,13 @@ from graphweft.partitioning.partition import order_of
 
 
 def reorder(graph: Graph) -> tuple[Graph, Int64[Tensor, "nodes"]]:
-    """The graph with neighbours near each other, and which node stands at each place; in O(E).
+    """Renumbers the nodes so that neighbours have near numbers. Returns the graph and the old number of each node.
 
-    A sum over edges reads a row for each of them. In a large graph with communities whose numbers say nothing of these,
-    most of such rows come from memory; where the nodes of a community follow each other they come from the cache. Node
-    i of the new graph is node ``nodes[i]``: take ``x[nodes]`` and ``y[nodes]``, and put results back by
-    ``out[nodes] = found``. What the graph carries in ``ndata`` and ``edata`` follows; edges keep their order. Small
-    graphs, and those without communities, gain nothing.
+    A sum over edges reads a row for each edge. In a large graph with communities and arbitrary numbers, most of these
+    rows come from memory. If the nodes of a community have consecutive numbers, the rows come from the cache. Node i of
+    the new graph is node ``nodes[i]`` of the old one. Use ``x[nodes]`` and ``y[nodes]``, and put results back by
+    ``out[nodes] = found``. ``ndata`` and ``edata`` are kept, and edges keep their order. Small graphs, and graphs
+    without communities, do not become faster. The time is O(E).
 
     Raises: GraphError for a graph with types or between two sets of nodes.
 

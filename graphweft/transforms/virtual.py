@@ -15,11 +15,11 @@ from graphweft.graph.graph import Graph
 
 
 def virtual_nodes(graph: Graph, groups: Any = None) -> Graph:
-    """The graph with a node more, joined to every other one in both directions; with ``groups`` a node for each.
+    """Adds a virtual node that is joined to every other node in both directions; with ``groups`` one node per group.
 
     Args:
         graph: A graph over one set of nodes, without types.
-        groups: (nodes,), which graph of a batch each node belongs to; None: all to one.
+        groups: (nodes,) number of the graph of each node in a batch; None: one graph.
 
     Returns: A graph whose last nodes are the virtual ones. ``edata["kind"]``, int64, is 0 for edges of the graph, 1 for
     those into a virtual node and 2 for those out of one, in this order. New rows of ``ndata`` and ``edata``

@@ -118,7 +118,7 @@ def test_options_that_do_not_fit_a_store_are_one_line(files: Path, capsys: pytes
         (["--memory", "10KB"], "--memory: expected at least"),
         (["--macro", "parts:2/8"], "--macro: expected parts:B/4 for a store of 4 parts, got parts:2/8"),
         (["--normalize", "row"], "--normalize: expected none with a store"),
-        (["--sampler", "saint-node"], "--fanouts: expected none for sampler saint-node"),
+        (["--sampler", "saint-node"], " cannot be combined with sampler saint-node"),
     ):
         assert main([*TRAIN, *more, "--out", "bad"]) == 2
         assert words in capsys.readouterr().err

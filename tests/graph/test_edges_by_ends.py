@@ -109,7 +109,7 @@ def test_mistakes_are_one_line(graph: gw.Graph) -> None:
         (lambda: lone.has_edges([0, 1], [0]), "one length, got 2 and 1"),
         (lambda: lone.subgraph([1, 1]), "expected distinct nodes, got 1 twice"),
         (lambda: typed.subgraph([0]), "expected an untyped graph, got 1 relations"),
-        (lambda: graph.add_edges([0], [1]), "expected edata 'w' of what is new, got none"),
+        (lambda: graph.add_edges([0], [1]), "expected rows of edata 'w' for the new ones, got none"),
         (lambda: graph.add_edges([0], [1], {"w": [1.0], "v": [1]}), "got 'v'; set it on the result"),
         (lambda: graph.add_nodes(1, {"x": torch.ones(2, 3)}), "shape (1, 3), got (2, 3)"),
         (lambda: lone.add_nodes(-1), "an integer >= 0, got -1"),

@@ -376,7 +376,7 @@ def test_typed_parts_that_do_not_fit_name_their_type() -> None:
 def test_datasets_that_cannot_be() -> None:
     data = hetero()
     data["venue"].train_mask, data["venue"].y = mask(0, of=2), torch.tensor([0, 1])
-    with pytest.raises(DataError, match="expected labels on one node type, got some on paper, venue"):
+    with pytest.raises(DataError, match="expected labels on one node type, got labels on paper, venue"):
         gw.from_pyg(data).dataset()
     graph = gw.Graph([0], [1])
     with pytest.raises(DataError, match="y: expected class ids in one column, or 0 and 1 in several"):

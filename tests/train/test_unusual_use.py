@@ -114,7 +114,7 @@ def test_one_fit_at_a_time(ds: gw.Dataset) -> None:
             trainer.fit(1)
 
     trainer = _trainer(ds, callbacks=[Nested()])
-    with pytest.raises(gw.errors.ConfigError, match=r"^fit: expected no other fit of this trainer under way, got a"):
+    with pytest.raises(gw.errors.ConfigError, match=r"^fit: expected one fit of a trainer at a time, got a second"):
         trainer.fit(2)
     assert len(_trainer(ds).fit(1)) == 1
 
@@ -212,7 +212,7 @@ WRONG: dict[str, tuple[Callable[[gw.Dataset], Any], str]] = {
     "an object in remember": (lambda ds: _trainer(ds, remember={"a": {1, 2}}), "^remember: .*, got set in it$"),
     "no memory": (
         lambda ds: gw.Trainer(gw.nn.GCN.for_data(ds, hidden=4).to("meta"), ds),
-        "^model: expected parameters with values, got some on the device meta",
+        "^model: expected parameters with values, got parameters on the device meta",
     ),
     "no state": (
         lambda ds: _trainer(ds).load_state_dict(None),
