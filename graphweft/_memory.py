@@ -2,10 +2,10 @@
 
 Comes in: a shape and dtype. Goes out: a tensor whose memory returns to the pool when its last reference dies. Called
 by the graph, data and runtime layers for anything of node or edge size. Steady-state training maps and faults no new
-pages. Free memory is kept as intervals of address space: neighbours merge, a request takes the best fitting interval
-and leaves the rest, so that what the pool holds stays near the most that was ever in use at once. A tensor may die
-anywhere, also where the garbage collector runs inside a call of the pool: its region waits in a queue until the next
-call, and nothing changes the intervals while they are read.
+pages. Free memory is kept as intervals of address space: neighbours merge, a request takes the end of the highest one
+that it fits, and a mapping continues the lowest one, so that what the pool holds stays near the most that was ever in
+use at once. A tensor may die anywhere, also where the garbage collector runs inside a call of the pool: its region
+waits in a queue until the next call, and nothing changes the intervals while they are read.
 """
 
 from __future__ import annotations
@@ -246,30 +246,46 @@ class Pool:
     def confine(self, nbytes: int) -> None:
         """Maps one free interval of at least ``nbytes``, and nothing more from now on: MemoryError instead."""
         with self._lock:
-            whole = max(-(-nbytes // _HUGE) * _HUGE, _HUGE)
-            self._give_back(self._map(whole), whole, lent=0)
+            self._map_free(max(nbytes, 1))
             self._confined = True
 
     def _take(self, size: int) -> int:
-        """Address of ``size`` bytes: from the smallest free interval that holds them, or newly mapped."""
+        """Address of ``size`` bytes: the end of the highest free interval that holds them, or of what is mapped.
+
+        So what is free gathers where the next mapping continues it.
+        """
         with self._lock:
             self._take_up()
-            fitting = [(free, start) for start, free in self._sizes.items() if free >= size]
-            if fitting:
-                free, start = min(fitting)
-                self._remove(start)
-                if free > size:
-                    self._insert(start + size, free - size)
-            elif self._confined:
-                raise MemoryError("this pool's interval is full")
-            else:
-                whole = -(-size // self.page) * self.page
-                start = self._map(whole)
-                if whole > size:
-                    self._give_back(start + size, whole - size, lent=0)
+            start = self._fitting(size)
+            if start is None:
+                self._grow(size)
+                start = self._fitting(size)
+            assert start is not None  # what grew holds it
+            free = self._remove(start)
+            if free > size:
+                self._insert(start, free - size)
             self._lent += size
             self._peak = max(self._peak, self._lent)
-            return start
+            return start + free - size
+
+    def _fitting(self, size: int) -> int | None:
+        """The highest free interval of so many bytes; None where there is none."""
+        return next((start for start in reversed(self._starts) if self._sizes[start] >= size), None)
+
+    def _grow(self, size: int) -> None:
+        """Maps what the free interval that the latest mapping begins with lacks of ``size`` bytes."""
+        if self._confined:
+            raise MemoryError("this pool's interval is full")
+        for _ in range(2):  # free memory may have been given back to make room, that interval as well
+            self._map_free(size - self._sizes.get(self._last, 0))
+            if self._sizes.get(self._last, 0) >= size:
+                return
+        self._map_free(size)  # the addresses below it are others'
+
+    def _map_free(self, size: int) -> None:
+        """Maps whole pages, for at least ``size`` bytes, that are free from now on."""
+        whole = -(-size // self.page) * self.page
+        self._give_back(self._map(whole), whole, lent=0)
 
     def _admit(self, size: int) -> None:
         """Asks the budget for ``size`` bytes, beside pages that are mapped and do not count before they are touched."""

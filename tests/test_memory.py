@@ -206,3 +206,46 @@ def test_mappings_of_others_do_not_part_free_intervals() -> None:
     for other in others:
         other.close()
     assert 0 < _memory.POOL.empty((floats,)).data_ptr() < _memory._AREA
+
+
+def test_a_mapping_continues_what_is_free_below_all_others() -> None:
+    """Rows of twice the width of a step's, as of an evaluation after it: mapped is what is missing."""
+    pool = Pool(1 << 43)
+    small, large = (pool.empty((size * MIB // 4,)) for size in (1, 8))
+    del large
+    larger = pool.empty((20 * MIB // 4,)).fill_(1.0)
+    assert pool.stats().mapped == 22 * MIB and float(larger.sum()) == 20 * MIB // 4
+    del small, larger
+    pool.trim()
+    again = pool.empty((20 * MIB // 4,)).fill_(1.0)  # nothing is free to be continued
+    assert pool.stats().mapped == again.nbytes
+
+
+def test_a_mapping_elsewhere_is_as_large_as_it_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system puts mappings apart from each other, none continues another."""
+    pool, mapped = Pool(1 << 41), list[int]()
+    map_pages = pool._map
+
+    def apart(size: int) -> int:
+        pool._last -= 1 << 30
+        mapped.append(map_pages(size))
+        return mapped[-1]
+
+    monkeypatch.setattr(pool, "_map", apart)
+    small = pool.empty((MIB // 4,))
+    large = pool.empty((20 * MIB // 4,)).fill_(1.0)
+    assert float(large.sum()) == 20 * MIB // 4
+    assert large.data_ptr() == mapped[-1] and small.data_ptr() != mapped[-1]
+
+
+def test_memory_that_is_given_back_to_make_room_is_not_taken_for_free() -> None:
+    """The free interval that a mapping would continue may be the one that goes."""
+    pool = Pool(1 << 40)
+    held = pool.empty((32 * MIB // 4,)).fill_(1.0)
+    del held
+    with _budget.Budget(_budget.own_bytes() + 40 * MIB).enforced():
+        larger = pool.empty((36 * MIB // 4,)).fill_(1.0)
+        assert float(larger.sum()) == 36 * MIB // 4
+    assert pool.stats().mapped == larger.nbytes
+    del larger
+    pool.trim()

@@ -41,14 +41,10 @@ _MAPPED_FROM, _MAPPED_MOST, _KEPT_FREE = 1 << 17, 32 << 20, 2
 class _Addresses(Pool):
     """A pool that maps nothing."""
 
-    def __init__(self, top: int) -> None:
-        super().__init__()
-        self._next = top
-
     def _map(self, size: int) -> int:
-        self._next -= size  # as Linux does it: below the mapping before, so that both merge
+        self._last -= size  # as Linux does it: below the mapping before, so that both merge
         self._mapped += size
-        return self._next
+        return self._last
 
     def trim(self) -> None:
         """What is free is no longer mapped."""
@@ -64,6 +60,10 @@ class _Heap(_Addresses):
     """The heap of the C library: it takes the best fitting gap as well, and grows by less."""
 
     page = 1 << 17
+
+    def _fitting(self, size: int) -> int | None:
+        fitting = [(free, start) for start, free in self._sizes.items() if free >= size]
+        return min(fitting)[1] if fitting else None
 
 
 class _Imagined(_Addresses):
