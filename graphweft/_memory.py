@@ -221,6 +221,27 @@ class Pool:
         if self._confined:  # an arena whose last tensor outlived its user
             self._unmap_free()
 
+    def give_pages(self, nbytes: int) -> int:
+        """Gives the system whole pages of the lowest free memory, at most ``nbytes``; how many bytes.
+
+        They stay mapped, and are there again once they are touched. What is taken next is the highest.
+        """
+        advise, given = getattr(ctypes.CDLL(None), "madvise", None), 0
+        if advise is None:  # the system does not take them
+            return 0
+        with self._lock:
+            self._take_up()
+            for start in self._starts:
+                first, last = -(-start // self.page), (start + self._sizes[start]) // self.page
+                size = self.page * min(last - first, (nbytes - given) // self.page)
+                if size <= 0:
+                    continue
+                at = ctypes.c_void_p(first * self.page)
+                if advise(at, ctypes.c_size_t(size), mmap.MADV_DONTNEED) == 0:
+                    _counts_untouched(first * self.page, size)
+                    given += size
+        return given
+
     def _unmap_free(self) -> None:
         """Returns the free intervals; they are no longer listed when the first of them goes."""
         with self._lock:
@@ -250,10 +271,7 @@ class Pool:
             self._confined = True
 
     def _take(self, size: int) -> int:
-        """Address of ``size`` bytes: the end of the highest free interval that holds them, or of what is mapped.
-
-        So what is free gathers where the next mapping continues it.
-        """
+        """Address of ``size`` bytes: the end of a free interval, so that what is free gathers where mappings go on."""
         with self._lock:
             self._take_up()
             start = self._fitting(size)
@@ -269,8 +287,15 @@ class Pool:
             return start + free - size
 
     def _fitting(self, size: int) -> int | None:
-        """The highest free interval of so many bytes; None where there is none."""
+        """A free interval of so many bytes: the highest one, or the smallest where none is mapped; None without one."""
+        if self._confined:
+            return self._smallest(size)
         return next((start for start in reversed(self._starts) if self._sizes[start] >= size), None)
+
+    def _smallest(self, size: int) -> int | None:
+        """The smallest free interval of so many bytes; None without one."""
+        fitting = (start for start, free in self._sizes.items() if free >= size)
+        return min(fitting, key=self._sizes.__getitem__, default=None)
 
     def _grow(self, size: int) -> None:
         """Maps what the free interval that the latest mapping begins with lacks of ``size`` bytes."""
@@ -308,10 +333,7 @@ class Pool:
         self._mapped += size
         self._maps += 1
         self._last = int(out.value or 0)
-        budget = _budget.in_force()
-        if budget is not None:
-            _forget_mapping(self._last, size)
-            _untouched[self._last] = (size, budget)
+        _counts_untouched(self._last, size)
         return self._last
 
     def _give_back(self, start: int, size: int, lent: int | None = None) -> None:
@@ -337,6 +359,14 @@ class Pool:
 
 # Mappings of all pools that were not seen with all of their pages yet: start, size and the budget that admitted them.
 _untouched: dict[int, tuple[int, _budget.Budget]] = {}
+
+
+def _counts_untouched(start: int, size: int) -> None:
+    """The budget in force counts these pages, of which none is there, until all of them were touched."""
+    budget = _budget.in_force()
+    if budget is not None:
+        _forget_mapping(start, size)
+        _untouched[start] = (size, budget)
 
 
 def _forget_mapping(start: int, size: int) -> None:

@@ -62,8 +62,7 @@ class _Heap(_Addresses):
     page = 1 << 17
 
     def _fitting(self, size: int) -> int | None:
-        fitting = [(free, start) for start, free in self._sizes.items() if free >= size]
-        return min(fitting)[1] if fitting else None
+        return self._smallest(size)
 
 
 class _Imagined(_Addresses):
@@ -83,6 +82,9 @@ class _Imagined(_Addresses):
         self._small = self._most_small = self._given_back = self._buffers = self.most = 0
         self._gaps, self._bound = _GAPS, 0
         self.turned: tuple[float, ...] = ()
+
+    def _fitting(self, size: int) -> int | None:
+        return self._smallest(size) if self.is_taped else super()._fitting(size)
 
     def record(self, is_taped: bool) -> None:
         """From now on tensors lie in an arena, or as usual again."""
