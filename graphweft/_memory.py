@@ -2,9 +2,9 @@
 
 Comes in: a shape and dtype. Goes out: a tensor whose memory returns to the pool when its last reference dies. Called
 by the graph, data and runtime layers for anything of node or edge size. Steady-state training maps and faults no new
-pages. Free memory is kept as intervals of address space: neighbours merge, a request takes the end of the highest one
-that it fits, and a mapping continues the lowest one, so that what the pool holds stays near the most that was ever in
-use at once. A tensor may die anywhere, also where the garbage collector runs inside a call of the pool: its region
+pages. Free memory is kept as intervals of address space: neighbours merge, a request takes the end of the smallest
+one that it fits, and a mapping continues the lowest one, so that what the pool holds stays near the most that was ever
+in use at once. A tensor may die anywhere, also where the garbage collector runs inside a call of the pool: its region
 waits in a queue until the next call, and nothing changes the intervals while they are read.
 """
 
@@ -222,16 +222,16 @@ class Pool:
             self._unmap_free()
 
     def give_pages(self, nbytes: int) -> int:
-        """Gives the system whole pages of the lowest free memory, at most ``nbytes``; how many bytes.
+        """Gives the system whole pages of free memory that is taken last, at most ``nbytes``; how many bytes.
 
-        They stay mapped, and are there again once they are touched. What is taken next is the highest.
+        They stay mapped, and are there again once they are touched.
         """
         advise, given = getattr(ctypes.CDLL(None), "madvise", None), 0
         if advise is None:  # the system does not take them
             return 0
         with self._lock:
             self._take_up()
-            for start in self._starts:
+            for start in sorted(self._starts, key=self._sizes.__getitem__, reverse=True):
                 first, last = -(-start // self.page), (start + self._sizes[start]) // self.page
                 size = self.page * min(last - first, (nbytes - given) // self.page)
                 if size <= 0:
@@ -287,15 +287,9 @@ class Pool:
             return start + free - size
 
     def _fitting(self, size: int) -> int | None:
-        """A free interval of so many bytes: the highest one, or the smallest where none is mapped; None without one."""
-        if self._confined:
-            return self._smallest(size)
-        return next((start for start in reversed(self._starts) if self._sizes[start] >= size), None)
-
-    def _smallest(self, size: int) -> int | None:
-        """The smallest free interval of so many bytes; None without one."""
-        fitting = (start for start, free in self._sizes.items() if free >= size)
-        return min(fitting, key=self._sizes.__getitem__, default=None)
+        """The smallest free interval of so many bytes, of equal ones the highest; None where there is none."""
+        fitting = ((free, -start) for start, free in self._sizes.items() if free >= size)
+        return -min(fitting, default=(0, 0))[1] or None
 
     def _grow(self, size: int) -> None:
         """Maps what the free interval that the latest mapping begins with lacks of ``size`` bytes."""

@@ -249,3 +249,32 @@ def test_memory_that_is_given_back_to_make_room_is_not_taken_for_free() -> None:
     assert pool.stats().mapped == larger.nbytes
     del larger
     pool.trim()
+
+
+def test_pages_that_are_given_up_stay_mapped_and_are_taken_last() -> None:
+    """Of 16 MiB, 10 are free below and 4 above what is lent; what comes next needs none of those that are gone."""
+    pool = Pool()
+    pool.confine(16 * MIB)
+    above, lent, below = (pool.empty((size * MIB // 4,)).fill_(1.0) for size in (4, 2, 10))
+    del above, below
+    before = _budget.own_bytes()
+    assert pool.give_pages(6 * MIB) == 6 * MIB
+    gone = before - _budget.own_bytes()
+    assert abs(gone - 6 * MIB) < MIB and pool.stats().mapped == 16 * MIB
+    upper, lower = (pool.empty((4 * MIB // 4,)).fill_(2.0) for _ in range(2))
+    assert abs(before - _budget.own_bytes() - gone) < MIB
+    rest = pool.empty((6 * MIB // 4,))
+    assert float(rest.sum()) == 0.0  # zeros, as of new pages
+    assert [float(x[0]) for x in (upper, lower, lent)] == [2.0, 2.0, 1.0]
+    assert pool.give_pages(64 * MIB) == 0  # nothing is free
+
+
+def test_pages_that_were_given_up_count_as_untouched_again() -> None:
+    pool = Pool()
+    with _budget.Budget(_budget.own_bytes() + 64 * MIB).enforced():
+        held = pool.empty((16 * MIB // 4,)).fill_(1.0)
+        del held
+        assert _memory._untouched_bytes() == 0
+        assert pool.give_pages(4 * MIB + 1) == 4 * MIB == _memory._untouched_bytes()
+        pool.trim()
+        assert _memory._untouched_bytes() == 0

@@ -61,9 +61,6 @@ class _Heap(_Addresses):
 
     page = 1 << 17
 
-    def _fitting(self, size: int) -> int | None:
-        return self._smallest(size)
-
 
 class _Imagined(_Addresses):
     """A pool and a heap that map nothing.
@@ -82,9 +79,6 @@ class _Imagined(_Addresses):
         self._small = self._most_small = self._given_back = self._buffers = self.most = 0
         self._gaps, self._bound = _GAPS, 0
         self.turned: tuple[float, ...] = ()
-
-    def _fitting(self, size: int) -> int | None:
-        return self._smallest(size) if self.is_taped else super()._fitting(size)
 
     def record(self, is_taped: bool) -> None:
         """From now on tensors lie in an arena, or as usual again."""

@@ -56,7 +56,7 @@ _DRAWN_BATCHES, _EPOCHS = 6, 2
 _PARTS = (64, 8)  # of the seeds of a batch, which are trained on before all of them
 _WORSE = 1.2  # times what a part tells of more seeds, for which there has to be room before they are trained on
 _UNLIKE = 2.5  # times what sizes say of a batch: forms of blocks, what passes while it is made, unlike draws
-_UNKNOWN, _GROWN = 2, 2  # of a tile of which part was drawn: pages for ends of mappings; times what a sampler doubles
+_UNKNOWN, _GROWN = 1, 2  # of a tile of which part was drawn: pages where mappings end; times what a sampler doubles
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 
 

@@ -119,7 +119,7 @@ class Needs:
 
     @property
     def unasked(self) -> int:
-        """Bytes that a budget leaves for outputs and what nobody is asked about, beside a share of what is predicted."""
+        """Bytes that a budget leaves for outputs and what nobody asks for, beside a share of what is predicted."""
         return self.outputs + (_BESIDE if self.is_close else _UNASKED)
 
     def beyond(self, reached: int) -> Needs:

@@ -512,7 +512,10 @@ def test_a_batch_that_has_no_room_is_not_trained_on_to_see_what_it_takes(
 
 @pytest.mark.own_process
 def test_a_batch_that_reaches_the_nodes_that_its_part_does_is_made_to_see_how_much_larger_it_is() -> None:
-    """In a room of five times what the part takes, with eight times as many seeds; inner layers of a step grow more."""
+    """In a room of five times what the part takes, with eight times as many seeds; inner layers of a step grow more.
+
+    But for torch's own blocks, which the part takes from its heap.
+    """
     ds = gw.synthetic("reddit", scale=0.0122, seed=516)
     mini = gw.Trainer(make_model("NGCF", ds), ds, mode="mini", fanouts=(10, 10), batch_size=1024)._batch
     assert isinstance(mini, MiniBatch)
@@ -523,7 +526,7 @@ def test_a_batch_that_reaches_the_nodes_that_its_part_does_is_made_to_see_how_mu
         batch, step = _times_larger(mini, part, 8.0, 1024)
         assert 1 <= batch < step < 3
     whole = _tried(mini, 0, 1024)
-    assert taken_bytes(whole.step) <= PARTLY * step * taken_bytes(part.step)
+    assert taken_bytes(replace(whole.step, by_torch=0)) <= PARTLY * step * taken_bytes(part.step)
     with Budget(int(taken / 2)).enforced(), lifted():
         assert all(1 <= times < 3 for times in _times_larger(mini, part, 8.0, 1024))  # by sizes alone
 
@@ -561,4 +564,4 @@ def test_a_part_of_a_tile_tells_what_the_tile_takes(ds: Dataset) -> None:
     mini.prepare()
     ids = torch.arange(4096)
     whole, part = _tried_tile(mini, model, ids), _tried_tile(mini, model, ids[::8].contiguous(), 8)
-    assert 0.9 * whole < part < 1.5 * whole
+    assert 0.9 * whole < part < 1.5 * whole + POOL.page  # which both are counted in
