@@ -199,6 +199,12 @@ def taken_bytes(*runs: Run) -> int:
     return pool.most - staying
 
 
+def buffer_bytes(run: Run) -> int:
+    """What kernels keep once it has run, beside what comes next."""
+    calls = () if run.plan is None else (*run.plan.forward, *run.plan.backward)
+    return max((run.plan.target.buffers(call, run.sizes) for call in calls if run.plan is not None), default=0)
+
+
 def arena_bytes(run: Run) -> int:
     """The interval that a recorded run lies in: the first of those that :meth:`Tape.record` tries which it fits."""
     assert run.plan is not None  # others are not recorded
@@ -477,6 +483,7 @@ __all__ = [
     "Taken",
     "Tile",
     "arena_bytes",
+    "buffer_bytes",
     "larger_regions",
     "taken_by_epochs",
     "taken_by_tiles",

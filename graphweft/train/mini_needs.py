@@ -31,6 +31,7 @@ from graphweft.runtime.rehearsal import (
     Run,
     Taken,
     Tile,
+    buffer_bytes,
     larger_regions,
     taken_by_epochs,
     taken_by_tiles,
@@ -83,8 +84,10 @@ def needs_within(mini: BatchSteps, budget: RunBudget) -> tuple[Needs, list[CoreS
         base = _with_program(base, mini, budget)  # with what evaluates
 
     def apart(way: CoreSplit) -> tuple[Needs, Taken]:
-        """Where memory is given back before an evaluation, and the other way round."""
-        return replace(base, batches=single[way].most - step), single[way]
+        """Where memory is given back before an evaluation, and the other way round, but for what kernels keep."""
+        kept = max(buffer_bytes(batch.step) for batch in batches) - buffer_bytes(evaluation)
+        evaluates = base.evaluation + max(kept, 0)
+        return replace(base, batches=single[way].most - step, evaluation=evaluates), single[way]
 
     def together(way: CoreSplit) -> tuple[Needs, Taken]:
         lets_go = budget.limit < UNLIMITED  # as a run within a budget does
