@@ -2,10 +2,10 @@
 
 Comes in: a shape and dtype. Goes out: a tensor whose memory returns to the pool when its last reference dies. Called
 by the graph, data and runtime layers for anything of node or edge size. Steady-state training maps and faults no new
-pages. Free memory is kept as intervals of address space: neighbours merge, a request takes the best fitting interval
-and leaves the rest, so that what the pool holds stays near the most that was ever in use at once. A tensor may die
-anywhere, also where the garbage collector runs inside a call of the pool: its region waits in a queue until the next
-call, and nothing changes the intervals while they are read.
+pages. Free memory is kept as intervals of address space: neighbours merge, a request takes the end of the smallest
+one that it fits, and a mapping continues the lowest one, so that what the pool holds stays near the most that was ever
+in use at once. A tensor may die anywhere, also where the garbage collector runs inside a call of the pool: its region
+waits in a queue until the next call, and nothing changes the intervals while they are read.
 """
 
 from __future__ import annotations
@@ -221,6 +221,27 @@ class Pool:
         if self._confined:  # an arena whose last tensor outlived its user
             self._unmap_free()
 
+    def give_pages(self, nbytes: int) -> int:
+        """Gives the system whole pages of free memory that is taken last, at most ``nbytes``; how many bytes.
+
+        They stay mapped, and are there again once they are touched.
+        """
+        advise, given = getattr(ctypes.CDLL(None), "madvise", None), 0
+        if advise is None:  # the system does not take them
+            return 0
+        with self._lock:
+            self._take_up()
+            for start in sorted(self._starts, key=self._sizes.__getitem__, reverse=True):
+                first, last = -(-start // self.page), (start + self._sizes[start]) // self.page
+                size = self.page * min(last - first, (nbytes - given) // self.page)
+                if size <= 0:
+                    continue
+                at = ctypes.c_void_p(first * self.page)
+                if advise(at, ctypes.c_size_t(size), mmap.MADV_DONTNEED) == 0:
+                    _counts_untouched(first * self.page, size)
+                    given += size
+        return given
+
     def _unmap_free(self) -> None:
         """Returns the free intervals; they are no longer listed when the first of them goes."""
         with self._lock:
@@ -246,30 +267,44 @@ class Pool:
     def confine(self, nbytes: int) -> None:
         """Maps one free interval of at least ``nbytes``, and nothing more from now on: MemoryError instead."""
         with self._lock:
-            whole = max(-(-nbytes // _HUGE) * _HUGE, _HUGE)
-            self._give_back(self._map(whole), whole, lent=0)
+            self._map_free(max(nbytes, 1))
             self._confined = True
 
     def _take(self, size: int) -> int:
-        """Address of ``size`` bytes: from the smallest free interval that holds them, or newly mapped."""
+        """Address of ``size`` bytes: the end of a free interval, so that what is free gathers where mappings go on."""
         with self._lock:
             self._take_up()
-            fitting = [(free, start) for start, free in self._sizes.items() if free >= size]
-            if fitting:
-                free, start = min(fitting)
-                self._remove(start)
-                if free > size:
-                    self._insert(start + size, free - size)
-            elif self._confined:
-                raise MemoryError("this pool's interval is full")
-            else:
-                whole = -(-size // self.page) * self.page
-                start = self._map(whole)
-                if whole > size:
-                    self._give_back(start + size, whole - size, lent=0)
+            start = self._fitting(size)
+            if start is None:
+                self._grow(size)
+                start = self._fitting(size)
+            assert start is not None  # what grew holds it
+            free = self._remove(start)
+            if free > size:
+                self._insert(start, free - size)
             self._lent += size
             self._peak = max(self._peak, self._lent)
-            return start
+            return start + free - size
+
+    def _fitting(self, size: int) -> int | None:
+        """The smallest free interval of so many bytes, of equal ones the highest; None where there is none."""
+        fitting = ((free, -start) for start, free in self._sizes.items() if free >= size)
+        return -min(fitting, default=(0, 0))[1] or None
+
+    def _grow(self, size: int) -> None:
+        """Maps what the free interval that the latest mapping begins with lacks of ``size`` bytes."""
+        if self._confined:
+            raise MemoryError("this pool's interval is full")
+        for _ in range(2):  # free memory may have been given back to make room, that interval as well
+            self._map_free(size - self._sizes.get(self._last, 0))
+            if self._sizes.get(self._last, 0) >= size:
+                return
+        self._map_free(size)  # the addresses below it are others'
+
+    def _map_free(self, size: int) -> None:
+        """Maps whole pages, for at least ``size`` bytes, that are free from now on."""
+        whole = -(-size // self.page) * self.page
+        self._give_back(self._map(whole), whole, lent=0)
 
     def _admit(self, size: int) -> None:
         """Asks the budget for ``size`` bytes, beside pages that are mapped and do not count before they are touched."""
@@ -292,10 +327,7 @@ class Pool:
         self._mapped += size
         self._maps += 1
         self._last = int(out.value or 0)
-        budget = _budget.in_force()
-        if budget is not None:
-            _forget_mapping(self._last, size)
-            _untouched[self._last] = (size, budget)
+        _counts_untouched(self._last, size)
         return self._last
 
     def _give_back(self, start: int, size: int, lent: int | None = None) -> None:
@@ -321,6 +353,14 @@ class Pool:
 
 # Mappings of all pools that were not seen with all of their pages yet: start, size and the budget that admitted them.
 _untouched: dict[int, tuple[int, _budget.Budget]] = {}
+
+
+def _counts_untouched(start: int, size: int) -> None:
+    """The budget in force counts these pages, of which none is there, until all of them were touched."""
+    budget = _budget.in_force()
+    if budget is not None:
+        _forget_mapping(start, size)
+        _untouched[start] = (size, budget)
 
 
 def _forget_mapping(start: int, size: int) -> None:

@@ -206,3 +206,75 @@ def test_mappings_of_others_do_not_part_free_intervals() -> None:
     for other in others:
         other.close()
     assert 0 < _memory.POOL.empty((floats,)).data_ptr() < _memory._AREA
+
+
+def test_a_mapping_continues_what_is_free_below_all_others() -> None:
+    """Rows of twice the width of a step's, as of an evaluation after it: mapped is what is missing."""
+    pool = Pool(1 << 43)
+    small, large = (pool.empty((size * MIB // 4,)) for size in (1, 8))
+    del large
+    larger = pool.empty((20 * MIB // 4,)).fill_(1.0)
+    assert pool.stats().mapped == 22 * MIB and float(larger.sum()) == 20 * MIB // 4
+    del small, larger
+    pool.trim()
+    again = pool.empty((20 * MIB // 4,)).fill_(1.0)  # nothing is free to be continued
+    assert pool.stats().mapped == again.nbytes
+
+
+def test_a_mapping_elsewhere_is_as_large_as_it_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system puts mappings apart from each other, none continues another."""
+    pool, mapped = Pool(1 << 41), list[int]()
+    map_pages = pool._map
+
+    def apart(size: int) -> int:
+        pool._last -= 1 << 30
+        mapped.append(map_pages(size))
+        return mapped[-1]
+
+    monkeypatch.setattr(pool, "_map", apart)
+    small = pool.empty((MIB // 4,))
+    large = pool.empty((20 * MIB // 4,)).fill_(1.0)
+    assert float(large.sum()) == 20 * MIB // 4
+    assert large.data_ptr() == mapped[-1] and small.data_ptr() != mapped[-1]
+
+
+def test_memory_that_is_given_back_to_make_room_is_not_taken_for_free() -> None:
+    """The free interval that a mapping would continue may be the one that goes."""
+    pool = Pool(1 << 40)
+    held = pool.empty((32 * MIB // 4,)).fill_(1.0)
+    del held
+    with _budget.Budget(_budget.own_bytes() + 40 * MIB).enforced():
+        larger = pool.empty((36 * MIB // 4,)).fill_(1.0)
+        assert float(larger.sum()) == 36 * MIB // 4
+    assert pool.stats().mapped == larger.nbytes
+    del larger
+    pool.trim()
+
+
+def test_pages_that_are_given_up_stay_mapped_and_are_taken_last() -> None:
+    """Of 16 MiB, 10 are free below and 4 above what is lent; what comes next needs none of those that are gone."""
+    pool = Pool()
+    pool.confine(16 * MIB)
+    above, lent, below = (pool.empty((size * MIB // 4,)).fill_(1.0) for size in (4, 2, 10))
+    del above, below
+    before = _budget.own_bytes()
+    assert pool.give_pages(6 * MIB) == 6 * MIB
+    gone = before - _budget.own_bytes()
+    assert abs(gone - 6 * MIB) < MIB and pool.stats().mapped == 16 * MIB
+    upper, lower = (pool.empty((4 * MIB // 4,)).fill_(2.0) for _ in range(2))
+    assert abs(before - _budget.own_bytes() - gone) < MIB
+    rest = pool.empty((6 * MIB // 4,))
+    assert float(rest.sum()) == 0.0  # zeros, as of new pages
+    assert [float(x[0]) for x in (upper, lower, lent)] == [2.0, 2.0, 1.0]
+    assert pool.give_pages(64 * MIB) == 0  # nothing is free
+
+
+def test_pages_that_were_given_up_count_as_untouched_again() -> None:
+    pool = Pool()
+    with _budget.Budget(_budget.own_bytes() + 64 * MIB).enforced():
+        held = pool.empty((16 * MIB // 4,)).fill_(1.0)
+        del held
+        assert _memory._untouched_bytes() == 0
+        assert pool.give_pages(4 * MIB + 1) == 4 * MIB == _memory._untouched_bytes()
+        pool.trim()
+        assert _memory._untouched_bytes() == 0

@@ -41,14 +41,10 @@ _MAPPED_FROM, _MAPPED_MOST, _KEPT_FREE = 1 << 17, 32 << 20, 2
 class _Addresses(Pool):
     """A pool that maps nothing."""
 
-    def __init__(self, top: int) -> None:
-        super().__init__()
-        self._next = top
-
     def _map(self, size: int) -> int:
-        self._next -= size  # as Linux does it: below the mapping before, so that both merge
+        self._last -= size  # as Linux does it: below the mapping before, so that both merge
         self._mapped += size
-        return self._next
+        return self._last
 
     def trim(self) -> None:
         """What is free is no longer mapped."""
@@ -201,6 +197,12 @@ def taken_bytes(*runs: Run) -> int:
                 pool.take_back(pool.lend(arena_bytes(run)))
         gradients += _run_beside(run, pool)
     return pool.most - staying
+
+
+def buffer_bytes(run: Run) -> int:
+    """What kernels keep once it has run, beside what comes next."""
+    calls = () if run.plan is None else (*run.plan.forward, *run.plan.backward)
+    return max((run.plan.target.buffers(call, run.sizes) for call in calls if run.plan is not None), default=0)
 
 
 def arena_bytes(run: Run) -> int:
@@ -481,6 +483,7 @@ __all__ = [
     "Taken",
     "Tile",
     "arena_bytes",
+    "buffer_bytes",
     "larger_regions",
     "taken_by_epochs",
     "taken_by_tiles",

@@ -38,7 +38,15 @@ from graphweft.train.epoch_steps import Steps
 from graphweft.train.half_features import HalfFeatures, stores_half
 from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric, measured
-from graphweft.train.needs import UNLIMITED, Needs, RunBudget, base_needs, full_needs, loss_bytes
+from graphweft.train.needs import (
+    UNLIMITED,
+    Needs,
+    RunBudget,
+    base_needs,
+    full_needs,
+    handed_bytes,
+    loss_bytes,
+)
 from graphweft.train.needs_by_running import kept_buffers, run_bytes
 from graphweft.train.node_order import NodeOrder
 from graphweft.train.own_loss import OwnLoss
@@ -355,11 +363,14 @@ class FullBatch(Steps):
         """Logits of all nodes in evaluation mode, shape (N, C)."""
         self._unless_watched()
         arena = None if self._tape is None else self._tape.arena
+        if arena is not None:  # outputs lie beside it, and this pass needs less of it than a step
+            arena.give_pages(handed_bytes(self.ds))
         if arena is None or self.order is not None:
             with POOL.within(arena, spills=True):
                 made = self._logits()
             return made if self.order is None else self.order.as_given(made)
-        out = POOL.empty((self.ds.num_nodes, self.ds.num_classes))  # what lies in the arena is the next step's
+        shape = self.ds.num_nodes, self.ds.num_classes  # what lies in the arena is the next step's
+        out = POOL.empty(shape) if handed_bytes(self.ds) >= POOL.page else torch.empty(shape)
         with POOL.within(arena, spills=True), POOL.handing(out):
             made = self._logits()
         if made.data_ptr() == out.data_ptr():

@@ -31,6 +31,7 @@ from graphweft.runtime.rehearsal import (
     Run,
     Taken,
     Tile,
+    buffer_bytes,
     larger_regions,
     taken_by_epochs,
     taken_by_tiles,
@@ -56,7 +57,7 @@ _DRAWN_BATCHES, _EPOCHS = 6, 2
 _PARTS = (64, 8)  # of the seeds of a batch, which are trained on before all of them
 _WORSE = 1.2  # times what a part tells of more seeds, for which there has to be room before they are trained on
 _UNLIKE = 2.5  # times what sizes say of a batch: forms of blocks, what passes while it is made, unlike draws
-_UNKNOWN, _GROWN = 2, 2  # of a tile of which part was drawn: pages for ends of mappings; times what a sampler doubles
+_UNKNOWN, _GROWN = 1, 2  # of a tile of which part was drawn: pages where mappings end; times what a sampler doubles
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 
 
@@ -83,8 +84,10 @@ def needs_within(mini: BatchSteps, budget: RunBudget) -> tuple[Needs, list[CoreS
         base = _with_program(base, mini, budget)  # with what evaluates
 
     def apart(way: CoreSplit) -> tuple[Needs, Taken]:
-        """Where memory is given back before an evaluation, and the other way round."""
-        return replace(base, batches=single[way].most - step), single[way]
+        """Where memory is given back before an evaluation, and the other way round, but for what kernels keep."""
+        kept = max(buffer_bytes(batch.step) for batch in batches) - buffer_bytes(evaluation)
+        evaluates = base.evaluation + max(kept, 0)
+        return replace(base, batches=single[way].most - step, evaluation=evaluates), single[way]
 
     def together(way: CoreSplit) -> tuple[Needs, Taken]:
         lets_go = budget.limit < UNLIMITED  # as a run within a budget does

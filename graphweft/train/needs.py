@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from graphweft import _config
 from graphweft._budget import Budget, Highest, in_force, own_bytes
 from graphweft._errors import ConfigError, MemoryBudgetError
-from graphweft._memory import POOL, SMALL, heap_bytes, lean_heap
+from graphweft._memory import POOL, heap_bytes, lean_heap
 from graphweft.data.dataset import Dataset
 from graphweft.data.part_dataset import PartDataset
 from graphweft.data.stored import StoredDataset
@@ -66,6 +66,7 @@ class Needs:
         batches: Batches that are prepared ahead.
         step: The most that a step takes at once: activations, gradients, room of kernels.
         evaluation: The most that an evaluation takes at once; where nothing is trimmed, beside what steps have freed.
+        outputs: What whoever asks for outputs may hold beside later steps. No part of the peak, but budgets have room.
         planning: The most that the process took until the run was planned, which may be more than the run takes; 0:
             not known. A later run tries fewer rewrites, so no budget has to have room for it.
         begins: What there has to be before it is known what the run takes, which is over before it begins.
@@ -82,6 +83,7 @@ class Needs:
     batches: int = 0
     step: int = 0
     evaluation: int = 0
+    outputs: int = 0
     planning: int = 0
     begins: int = 0
     trims: bool = False
@@ -107,7 +109,8 @@ class Needs:
         What was measured is measured again by the next run.
         """
         again = _AGAIN if self.measured else _ROOM
-        return max(int(again * self.running) + (_BESIDE + _OTHERWISE if self.is_close else _AROUND), self.begins)
+        around = _BESIDE + _OTHERWISE if self.is_close else _AROUND
+        return max(int(again * self.running) + self.outputs + around, self.begins)
 
     @property
     def spare(self) -> int:
@@ -116,8 +119,8 @@ class Needs:
 
     @property
     def unasked(self) -> int:
-        """Bytes that a budget leaves for what nobody is asked about, beside a share of what is predicted."""
-        return _BESIDE if self.is_close else _UNASKED
+        """Bytes that a budget leaves for outputs and what nobody asks for, beside a share of what is predicted."""
+        return self.outputs + (_BESIDE if self.is_close else _UNASKED)
 
     def beyond(self, reached: int) -> Needs:
         """The same, where finding out has shown that a run takes more than ``reached`` bytes."""
@@ -135,7 +138,7 @@ class Needs:
     @property
     def accounts(self) -> dict[str, int]:
         """Bytes by account; what planning took only where nothing takes more."""
-        hidden = {"begins"} if self.planning > self.running else {"begins", "planning"}
+        hidden = {"begins", "outputs"} if self.planning > self.running else {"begins", "outputs", "planning"}
         return {f.name: getattr(self, f.name) for f in fields(self) if f.type == "int" and f.name not in hidden}
 
 
@@ -380,13 +383,15 @@ def full_needs(
     first = Run(plans[0], sizes, loss, is_taped=records, turned=turned)
     last = Run(plans[1], sizes)
     steps, both = taken_bytes(first, first), taken_bytes(first, last, first, last)
-    if records:  # outputs that are handed out lie beside the recording, whose memory is the next step's
+    outputs = handed_bytes(ds) if records else 0
+    if records:  # outputs that are handed out lie beside the recording, which gives pages up for them
         inside = taken_bytes(last) - (0 if ordered else loss_bytes(ds.num_nodes, ds.num_classes))
-        both = max(both, steps + handed_bytes(ds) + max(inside - steps, 0))
+        both = max(both, max(steps - outputs // POOL.page * POOL.page, inside) + outputs)
     if measures:  # by a step that is not recorded
         steps = max(steps, taken_bytes(replace(first, is_taped=False)))
     steps = max(steps, step.making, evaluation.making)  # which is over before the first step
-    return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=max(both - steps, 0))
+    found = replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=max(both - steps, 0))
+    return replace(found, outputs=outputs)
 
 
 def _turned(ds: Dataset, step: Plan) -> tuple[int, ...]:
@@ -480,9 +485,9 @@ def rehearsed(make: Callable[[], Any], train: Callable[[Any], object]) -> Prepar
 
 
 def handed_bytes(ds: Dataset) -> int:
-    """The outputs of all nodes, in pages of their own."""
+    """The outputs of all nodes, in pages of their own; torch's own memory where they would not fill one."""
     size = loss_bytes(ds.num_nodes, ds.num_classes)
-    return size if size < SMALL else whole_pages(size)
+    return size if size < POOL.page else whole_pages(size)
 
 
 def loss_bytes(rows: int, columns: int) -> int:

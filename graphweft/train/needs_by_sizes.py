@@ -200,7 +200,7 @@ def _full(base: Needs, model: nn.Module, ds: Dataset, sizes: _Sizes) -> Needs:
     step = _paged(_REAL * ds.num_nodes * sizes.kept)
     if _multiplies(model):
         step = max(step, ds.num_edges * _ENDS)  # degrees of sources, before the first one
-    return replace(base, structure=structure, step=step, evaluation=handed_bytes(ds))  # beside what steps have taken
+    return replace(base, structure=structure, step=step, outputs=handed_bytes(ds))
 
 
 def _mini(base: Needs, model: nn.Module, ds: Dataset, drawn: Drawn, sizes: _Sizes) -> Needs:

@@ -8,6 +8,7 @@ import pytest
 
 import graphweft as gw
 from graphweft._memory import POOL, Pool
+from graphweft.runtime.footprint import whole_pages
 from graphweft.runtime.rehearsal import Run, taken_bytes
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.full_batch import FullBatch
@@ -34,7 +35,7 @@ def test_a_step_that_is_measured_counts_until_its_costs_are_remembered(tmp_path:
     ds = gw.synthetic("pubmed", scale=0.3, seed=0)
 
     def made() -> FullBatch:
-        batch = gw.Trainer(gw.nn.GAT(ds.num_features, 64, ds.num_classes, num_layers=2), ds)._batch
+        batch = gw.Trainer(gw.nn.SAGE(ds.num_features, 128, ds.num_classes, num_layers=3), ds)._batch
         assert isinstance(batch, FullBatch)
         return batch
 
@@ -70,7 +71,7 @@ def test_sparse_features_are_turned_around_in_memory_that_a_step_has_freed() -> 
     turned = ds.x.values.nbytes, ds.x.indices.nbytes, 8 * ds.x.width
     step_alone, both = Run(step, sizes), Run(step, sizes, turned=turned)
     assert taken_bytes(step_alone) <= taken_bytes(both) < taken_bytes(step_alone) + sum(turned)
-    assert taken_bytes(both, both) < taken_bytes(both) + sum(turned)
+    assert taken_bytes(both, both) <= taken_bytes(both) + whole_pages(sum(turned))
 
 
 def test_what_a_batch_holds_is_told_in_one_order() -> None:
