@@ -142,6 +142,7 @@ _OF_MODELS = (
         "batch_size",
         "sampler",
     ),
+    *("task", "readout", "macro", "memory", "precision", "edge_data", "order"),
 )
 
 
@@ -150,9 +151,14 @@ _OF_MODELS = (
 def explain(
     full: Annotated[bool, _switch("--full", "Show the programs before and after each pass.")] = False, **options: Any
 ) -> Action:
-    """Show how a model is compiled: a summary, then kernels, predicted time and memory."""
+    """Show what a step of training runs, in any mode: a summary, then kernels, predicted time and memory."""
     values = _given(options)
-    return lambda: _from("graphweft.run", "explain_run")(TrainSpec(**values), full).splitlines()
+
+    def told() -> Sequence[str]:
+        spec = _from("graphweft.run", "complete")(values)
+        return list(_from("graphweft.run", "explain_run")(spec, full).splitlines())
+
+    return told
 
 
 @app.command()

@@ -156,6 +156,15 @@ class FedLoader(EpochLoader[B]):
         made = self.make(as_selection(self.who, "place", index, self.num_items), self._epoch)
         return made if self._feed is None else self._feed.alone(made)
 
+    @contextlib.contextmanager
+    def first_batch(self) -> Iterator[B | None]:
+        """As for all loaders; rows of a store are read for it alone."""
+        if self._feed is not None:
+            yield self(self.order(self._epoch)[: self.batch_size]) if len(self) else None
+            return
+        with super().first_batch() as batch:
+            yield batch
+
     @property
     def disk(self) -> RowCounts | None:
         """What the batches so far took of the disk; None where features are in memory."""

@@ -158,6 +158,18 @@ class EpochLoader(abc.ABC, Generic[B]):
         self._turn = turn = object()
         return self._batches(turn, self._epoch, self._position)
 
+    @contextlib.contextmanager
+    def first_batch(self) -> Iterator[B | None]:
+        """The first batch of the epoch under way, or about to begin, for the block; None where there is none.
+
+        Where the loader stands, and what it knows of ways to prepare batches, stays the same.
+        """
+        batches = self._batches(object(), self._epoch, 0)
+        try:
+            yield next(batches, None)
+        finally:
+            batches.close()  # type: ignore[attr-defined]
+
     def begin_elsewhere(self) -> tuple[Callable[[int], B], int]:
         """Begins the next epoch, or goes on in one, for a caller that prepares its batches by itself.
 

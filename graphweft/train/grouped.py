@@ -8,7 +8,8 @@ Hanoi, section 4.3.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -91,6 +92,23 @@ class OnGroups(MiniBatch):
 
     def prepare(self) -> None:
         """Nothing is compiled ahead: every group is another graph."""
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[Callable[[], object]]:
+        """As for all mini-batches; no group is held afterwards."""
+        with super().rehearsal() as run:
+            try:
+                yield run
+            finally:
+                self.let_go()
+
+    @abstractmethod
+    def let_go(self) -> None:
+        """Holds no group."""
+
+    def made_of(self) -> str:
+        """As for all mini-batches, with the groups that they are drawn in."""
+        return f"{super().made_of()}, drawn in groups of {self.group} of {len(self._source.bounds) - 1} parts"
 
     def lean(self) -> bool:
         """Makes groups that need less, where they have more than was asked for; whether they had."""

@@ -6,6 +6,7 @@ other settings for the next epoch. Called by the mini-batch trainer.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -166,6 +167,15 @@ class MacroRun:
     def forward(self, batch: NestedBatch) -> Tensor:
         """Rows of the batch's seeds."""
         return self._forward(batch) if self.historical is None else self.historical(batch)
+
+    def apart(self, x: Features) -> MacroRun:
+        """The same with hidden rows of its own, whose batches leave those of the run alone."""
+        other = copy.copy(self)
+        if self.historical is not None:
+            other.historical = Historical(self._model, self._ds.graph)
+            other.historical.edges = self.historical.edges
+            other.historical.refresh(x)
+        return other
 
     def end_step(self) -> None:
         """One update was made."""

@@ -79,7 +79,7 @@ def _opened(given: TrainerOptions, mode: Any) -> tuple[Any, ...]:
 
 
 @contextmanager
-def _with_gradients() -> Iterator[None]:
+def with_gradients() -> Iterator[None]:
     """Records gradients, whatever the caller's mode is: training under ``torch.no_grad()`` would change nothing."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
@@ -284,7 +284,7 @@ class Trainer(TrainerFacts):
         ``epochs``: how many are to come, by which an order of the nodes is chosen; None: it is the given one.
         """
         if not self._prepared:
-            with in_turn(mixed(self._seed, 0)), _with_gradients(), self._within():
+            with in_turn(mixed(self._seed, 0)), with_gradients(), self._within():
                 self._order.settle(epochs, self.promise)
                 self._config |= self._order.identity()
                 self._batch.prepare()
@@ -507,6 +507,7 @@ class Trainer(TrainerFacts):
             self._batch.after_batch = between_batches(told, *here, folder, show)
             self._loop.callbacks.fit_start(self)
             while self.epoch < target and not (self.stopped_early or self.should_stop) and stop.asked() is None:
+                self._rate.check(self.epoch)
                 if not self._batch.batches_done:
                     self._loop.callbacks.epoch_start(self, self.epoch + 1)
                 with span(f"epoch {self.epoch + 1}", "epoch"):
@@ -552,7 +553,7 @@ class Trainer(TrainerFacts):
     def _one_epoch(self, last: bool) -> EpochRecord:
         """One step, timed, and an evaluation where one is due, timed apart."""
         epoch = self.epoch + 1
-        with in_turn(mixed(self._seed, epoch)), _with_gradients():
+        with in_turn(mixed(self._seed, epoch)), with_gradients():
             start = time.perf_counter()
             loss = float(self._batch.step())
             middle = time.perf_counter()
