@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from graphweft import _config
 from graphweft._errors import ConfigError, FallbackWarning
+from graphweft._torch_private import hosted
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import number
@@ -137,6 +138,7 @@ def _features_there(trainer: Trainer) -> str:
     return f"features stay sparse on {place}, {_mib(sent)}; dense rows would take {_mib(dense)}"
 
 
+@hosted
 def _explain_trainer(trainer: Trainer, full: bool) -> str:
     """Of the steps that the trainer runs."""
     model, ds, x, steps = trainer.model, trainer.ds, trainer.x, trainer._batch

@@ -29,7 +29,7 @@ from graphweft.data.dataset import Dataset
 from graphweft.data.edge_runs import least_to_sort
 from graphweft.data.graph_files import FilesInput, GraphFiles
 from graphweft.data.load import load
-from graphweft.data.store_build import KEY, Build, Told, build_bytes, finish, part_dtype
+from graphweft.data.store_build import Build, Told, build_bytes, finish, part_dtype
 from graphweft.data.store_input import DatasetInput, StoreInput
 from graphweft.data.store_writes import opened, settle, write_all, write_json
 from graphweft.data.stored_rows import sorted_rows
@@ -39,8 +39,8 @@ from graphweft.partitioning.partition import METHODS, partition
 from graphweft.sample.hashed import hashed
 from graphweft.storage.block_io import array_bytes
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
-from graphweft.storage.store import Store, is_store, partial_of
-from graphweft.storage.store_format import FEATURE_DTYPES, MANIFEST, Shape
+from graphweft.storage.store import Store, kind_of, partial_of
+from graphweft.storage.store_format import FEATURE_DTYPES, KEY, MANIFEST, Shape
 
 ASSIGNMENTS = ("auto", *METHODS, "range", "hash")
 _LEAST_WORK = 8 << 20  # bytes to read and sort with
@@ -100,8 +100,7 @@ def prepare_store(
     """
     folder = Path(out)
     if os.path.lexists(folder):
-        kind = "a store" if is_store(folder) else "something else"
-        raise ConfigError(f"out: expected a folder that does not exist yet, got {folder}, which is {kind}")
+        raise ConfigError(f"out: expected a folder that does not exist yet, got {folder}, which is {kind_of(folder)}")
     if dtype not in FEATURE_DTYPES:
         raise ConfigError(f"dtype: expected one of {', '.join(FEATURE_DTYPES)}, got {dtype!r}")
     if method not in ASSIGNMENTS:

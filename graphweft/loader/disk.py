@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor
 
 from graphweft._errors import ConfigError, DataError
+from graphweft._torch_private import hosted
 from graphweft.graph.graph import Graph
 from graphweft.graph.select import as_selection
 from graphweft.loader.batch import Batch, Data
@@ -148,6 +149,7 @@ class FedLoader(EpochLoader[B]):
 
     _feed: Feed[B] | None = None
 
+    @hosted
     def __call__(self, index: Any) -> B:
         """The batch of the items at these places, drawn as in the epoch under way.
 

@@ -26,6 +26,7 @@ from graphweft._checks import as_plain, check_default_device
 from graphweft._draws import in_turn, mixed
 from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft._keywords import says_what_was_meant
+from graphweft._torch_private import hosted, on_host
 from graphweft._trace import span
 from graphweft.cost import CostModel
 from graphweft.data.part_dataset import PartDataset
@@ -39,11 +40,11 @@ from graphweft.train.between_batches import between_batches, not_finite
 from graphweft.train.checkpoint import plain_state
 from graphweft.train.chosen import Loop
 from graphweft.train.description import describe
-from graphweft.train.device import on_device
+from graphweft.train.device import device_of, on_device
 from graphweft.train.device_memory import run_within
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.embedding_task import for_loss
-from graphweft.train.full_batch import SPLITS
+from graphweft.train.full_batch import SPLITS, is_plain
 from graphweft.train.graph_task import for_rows
 from graphweft.train.history import History
 from graphweft.train.interrupt import Interrupted, StopRequest
@@ -187,15 +188,17 @@ class Trainer(TrainerFacts):
 
     @takes(TrainerOptions)
     def __init__(self, given: TrainerOptions) -> None:
-        check_default_device("Trainer")
         given.check_kinds()
-        self._fits, self._choice = threading.Lock(), StoredMode.of(given)
-        if self._choice is None:
-            self._set_up(given, given.mode)
-            return
-        self._begin = partial(self._set_up, given)  # anew, where it goes on with a run of the other mode
-        with self._choice.within():
-            self._begin(self._choice.asked(self._choice.plan.mode))
+        if given.device is not None or (device_of(given.model).type != "cpu" and not is_plain(given.model)):
+            check_default_device("Trainer")  # code of the user's own, or another device, under one more
+        with on_host():
+            self._fits, self._choice = threading.Lock(), StoredMode.of(given)
+            if self._choice is None:
+                self._set_up(given, given.mode)
+                return
+            self._begin = partial(self._set_up, given)  # anew, where it goes on with a run of the other mode
+            with self._choice.within():
+                self._begin(self._choice.asked(self._choice.plan.mode))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuses copies: memory that is recorded, threads and an open run folder are one trainer's alone."""
@@ -273,11 +276,13 @@ class Trainer(TrainerFacts):
             **more,
         }
 
+    @hosted
     def staged_plan(self) -> tuple[StagedPlan, Sizes] | None:
         """The compiled batch of mode "mini" and its sizes; None where sampler and model are not one program."""
         self.prepare()
         return self._batch.staged_plan()
 
+    @hosted
     def prepare(self, epochs: int | None = None) -> None:
         """Prepares training: chooses layouts, compiles, computes constant values. :meth:`fit` calls it when needed.
 
@@ -290,6 +295,7 @@ class Trainer(TrainerFacts):
                 self._batch.prepare()
             self._prepared = True
 
+    @hosted
     def fit(self, epochs: int) -> History:
         """Trains ``epochs`` more epochs, or fewer when it stops early; returns the history of all of them.
 
@@ -330,6 +336,7 @@ class Trainer(TrainerFacts):
             raise Interrupted(self.epoch, signum)
         return self.history
 
+    @hosted
     def evaluate(self, split: str) -> float:
         """The score (:attr:`metric`) on "train", "val" or "test", with the weights that the model has now.
 
@@ -337,6 +344,7 @@ class Trainer(TrainerFacts):
         """
         return self.scores(split)[self.metric]
 
+    @hosted
     def scores(self, split: str) -> dict[str, float]:
         """As :meth:`evaluate`, with all else that is measured there by its name, such as ``mrr`` for links."""
         check_choice("split", split, SPLITS)
@@ -359,12 +367,14 @@ class Trainer(TrainerFacts):
         """
         return self.predictions().chosen(probabilities)
 
+    @hosted
     def predictions(self) -> Predictions:
         """The result of :meth:`predict` with ids, probabilities and ``save("predictions.csv")``."""
         self._refresh()
         with self._within():
             return predictions_of(self.ds, self._batch.logits(), None if self.task in EMBEDDING_TASKS else self._target)
 
+    @hosted
     def resume(self) -> bool:
         """Continues the run in ``out``; False, with nothing changed, if there is none yet.
 
@@ -383,6 +393,7 @@ class Trainer(TrainerFacts):
         self._take_up(state)
         return True
 
+    @hosted
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue: configuration, model, optimiser, best model, history."""
         within, best, averages = self._batch.within_epoch(), self.history.best, self._update.averages
@@ -409,6 +420,7 @@ class Trainer(TrainerFacts):
             **({"callbacks": states} if (states := self._loop.callbacks.state_dict()) else {}),
         }
 
+    @hosted
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`state_dict`; the model then holds the best weights, as after ``fit``.
 
