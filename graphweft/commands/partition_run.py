@@ -19,7 +19,7 @@ from graphweft.data.stored_graph import StoredGraph
 from graphweft.model_of_spec import make_model
 from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
-from graphweft.partitioning.partition import Partition, check_choice, partition, partition_bytes
+from graphweft.partitioning.partition import Partition, check_choice, check_filled, partition, partition_bytes
 from graphweft.partitioning.report import Exchange
 from graphweft.run import load_dataset, run_settings
 from graphweft.storage.memory_size import shown_bytes
@@ -47,6 +47,7 @@ def partition_run(spec: TrainSpec, k: int, method: str, passes: int, out: Path |
         ds = StoredGraph(Store(spec.data)) if _is_stored(spec) else load_dataset(spec)
         epoch = _epoch(spec, ds)
         labels = training_labels(ds)
+        check_filled("parts", k, ds.num_nodes)
         check_choice(k, method, passes)  # before anything is said
         most = partition_bytes(ds.graph, k, method, 0 if labels is None else ds.num_classes)
         if sys.stderr is not None:

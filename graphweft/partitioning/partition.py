@@ -268,6 +268,12 @@ def check_choice(k: int, method: str, passes: int) -> None:
         raise ConfigError(f"partition: expected passes >= 1, got {passes!r}")
 
 
+def check_filled(who: str, parts: int, nodes: int) -> None:
+    """Every part can have a node, as what is made of parts needs. Raises: ConfigError."""
+    if parts > nodes:
+        raise ConfigError(f"{who}: expected at most one for each of the {nodes:,} nodes, got {parts:,}")
+
+
 class _Asked(NamedTuple):
     """Arguments of :func:`partition` that not every method reads."""
 

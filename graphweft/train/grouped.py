@@ -29,7 +29,7 @@ from graphweft.loader.parts import MemoryParts, PartSource
 from graphweft.loader.whole_first import WholeFirstLoader, WithJoint
 from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.typed_stack import TypedStack
-from graphweft.partitioning.partition import partition
+from graphweft.partitioning.partition import check_filled, partition
 from graphweft.runtime.staged import PreparedBatch
 from graphweft.sample.stages import Parts
 from graphweft.storage.feature import Features
@@ -426,6 +426,7 @@ def _source_of(ds: Dataset, x: Features, macro: Macro | None) -> tuple[PartSourc
     if isinstance(asked, Parts):
         part, parts = asked.part, asked.k
     else:
+        check_filled("macro: parts", asked[1], ds.num_nodes)
         parts, part = asked[1], partition(ds.graph, asked[1], labels=training_labels(ds)).part
     source = MemoryParts(ds.graph, x, ds.y, part, parts)
     return source, torch.from_numpy(source.new_id)

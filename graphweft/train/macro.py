@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from graphweft._errors import CheckpointError, ConfigError
 from graphweft.data.dataset import Dataset, training_labels
 from graphweft.loader.multistage import MultistageLoader, NestedBatch
-from graphweft.partitioning.partition import partition
+from graphweft.partitioning.partition import check_filled, partition
 from graphweft.sample.stages import LargeBatch, Parts, Stage, Whole
 from graphweft.storage.feature import Features
 from graphweft.storage.memory_size import memory_bytes
@@ -114,6 +114,7 @@ class Macro:
         kind, one, of = check_macro(given)
         if kind == "large":
             return [LargeBatch(one / of)] if one < of else [Whole()]
+        check_filled("macro: parts", of, ds.num_nodes)
         return [Parts(partition(ds.graph, of, labels=training_labels(ds)).part, one)]
 
     def identity(self) -> dict[str, Any]:

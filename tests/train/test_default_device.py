@@ -43,7 +43,7 @@ NAMES = ("n_id", "e_id", "edge_index", "x", "y", "blocks", "subgraph", "typed", 
 
 def _numbers(item: Any) -> Any:
     """What is compared of an attribute of a batch."""
-    if isinstance(item, gw.SparseFeatures):
+    if isinstance(item, gw.data.SparseFeatures):
         return item.to_dense().tolist()
     if isinstance(item, Tensor):
         assert item.device.type == "cpu"
