@@ -80,14 +80,14 @@ def test_what_may_be_something_else_is_none(tmp_path: Path) -> None:
         ({"train_idx": [[0, 1], [2, 3]]}, "train_idx: expected"),
         (
             {"train_idx": [0, 1] * 4},
-            "train_idx: expected ids of rows, got 0 or 1 for every row; a mask is .*train_mask",
+            "train_idx: expected ids of rows, got 0 or 1 for every row; .*train_mask",
         ),
         ({"val_idx": [0, 1]}, "train_idx: expected it beside val_idx, got none"),
         ({"valid_mask": [True] * 8}, "train_mask: expected it beside valid_mask, got none"),
         ({"train_idx": [0], "idx_train": [1]}, "train_idx: expected one list of this part, got idx_train as well"),
         (
             {"train_idx": [0], "val_idx": [1], "valid_idx": [2]},
-            "val_idx: expected one list of this part, got valid_idx",
+            "val_idx: expected one list of this part, got valid",
         ),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 from math import prod
+from typing import Any
 
 import pytest
 import torch
@@ -268,9 +269,9 @@ def test_weights_that_kinds_of_numbers_do_not_have_are_refused(dtype: torch.dtyp
     with pytest.raises(gw.errors.DtypeError, match="expected floating numbers with weight 'softmax'"):
         gw.pull(graph, h, torch.ones(3, dtype=dtype), weight="softmax")
     if dtype == torch.bool:
-        with pytest.raises(gw.errors.DtypeError, match="expected numbers with weight 'sub', got torch.bool"):
+        with pytest.raises(gw.errors.DtypeError, match="expected numbers with weight"):
             gw.pull(graph, h, torch.ones(3, dtype=dtype), weight="sub")
-        with pytest.raises(gw.errors.DtypeError, match="expected numbers with mode 'sub', got torch.bool"):
+        with pytest.raises(gw.errors.DtypeError, match="expected numbers with mode"):
             gw.neighbor_apply(graph, h, mode="sub")
 
 
