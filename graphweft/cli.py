@@ -213,8 +213,12 @@ def doctor(
     if size and not network:
         raise ConfigError(f"ranks: expected --network with it, got {size} without")
 
+    if device == "":
+        raise ConfigError("device: expected a name such as cuda, got ''")
     if kernels and (network or calibrate or device is not None):
         raise ConfigError("--compile cannot be combined with --network, --calibrate or --device")
+    if network and (calibrate or device is not None):
+        raise ConfigError("--network cannot be combined with --calibrate or --device")
 
     def look() -> Sequence[str]:
         if kernels:

@@ -84,6 +84,8 @@ def explain(module: Explained, graph: Any = None, x: Any = None, *args: Any, ful
         return _explain_trainer(module, full)
     if isinstance(module, nn.Module) and is_compiled(module):
         return _explain_compiled(module, (graph, x, *args), kwargs, full)
+    if not callable(module):
+        raise ConfigError(f"explain: expected a model, a trainer or a function, got {type(module).__name__}")
     if isinstance(module, Lazy):
         module.settle(x)  # as a call does
     if not isinstance(module, CompiledModule) or module.runs_apart():

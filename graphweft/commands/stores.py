@@ -41,7 +41,7 @@ def prepare(
     num_nodes: Annotated[File, option("num_nodes", "N", "Of --edge-file, where nothing else tells.", "")] = None,
     bidirected: Annotated[bool, switch("--bidirected/--directed", "Edges of --edge-file also lead back.")] = False,
     regression: Annotated[bool, switch("--regression/--classes", "Labels of --y-file are values.")] = False,
-    parts: Annotated[str, option("parts", "P", "Number of parts.", "64")] = "64",
+    parts: Annotated[File, option("parts", "P", "Number of parts.", "64, or one a node")] = None,
     memory: Annotated[File, option("memory", "SIZE", "What may be used, as 2GB.", "a quarter of the machine's")] = None,
     method: Annotated[
         str, option("method", _METHODS, "How nodes come to parts; auto: multilevel, or hash if too large.", "auto")
@@ -56,7 +56,7 @@ def prepare(
     With --edge-file the input is streamed and may be larger than memory. An interrupted preparation goes on where it
     stood when the same command is given again.
     """
-    count, number = value("parts", parts), value("seed", seed)
+    count, number = None if parts is None else value("parts", parts), value("seed", seed)
     nodes = None if num_nodes is None else value("num_nodes", num_nodes)
     if not out:
         raise ConfigError("out: expected a folder for the store, got none")

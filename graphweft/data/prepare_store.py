@@ -35,7 +35,7 @@ from graphweft.data.store_writes import opened, settle, write_all, write_json
 from graphweft.data.stored_rows import sorted_rows
 from graphweft.graph.graph import Graph
 from graphweft.partitioning.multilevel import ENTRY_BYTES, multilevel, multilevel_bytes
-from graphweft.partitioning.partition import METHODS, partition
+from graphweft.partitioning.partition import METHODS, partition, usual_parts
 from graphweft.sample.hashed import hashed
 from graphweft.storage.block_io import array_bytes
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
@@ -57,7 +57,7 @@ _PIECE = 1 << 15  # nodes at a time: with what their hashes are made of, a megab
 def prepare_store(
     data: Dataset | GraphFiles | str | os.PathLike[str],
     out: str | os.PathLike[str],
-    parts: int = 64,
+    parts: int | None = None,
     memory: int | str | None = None,
     *,
     part: Any = None,
@@ -76,7 +76,7 @@ def prepare_store(
     Args:
         data: What to store: one graph, with or without types.
         out: Folder of the store; it must not exist.
-        parts: Number of parts.
+        parts: Number of parts; None: 64, or as many as nodes where these are fewer.
         memory: Bytes, or a text such as "2GB"; None: a quarter of the machine's memory.
         part: (N,) part of every node in place of a method.
         method: "multilevel" cuts few edges and keeps the labels of training nodes alike in all parts; where the
@@ -163,8 +163,8 @@ def _input(data: Any, root: Any, seed: int) -> StoreInput:
 
 
 def _checked_parts(parts: Any, nodes: int) -> int:
-    """Raises: ConfigError."""
-    count = as_integer(parts)
+    """The number asked for, or the usual one. Raises: ConfigError."""
+    count = usual_parts(nodes) if parts is None else as_integer(parts)
     if count is None or not 1 <= count <= max(nodes, 1):
         raise ConfigError(f"parts: expected an integer from 1 to the {nodes:,} nodes, got {parts!r}")
     return count

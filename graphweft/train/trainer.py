@@ -48,7 +48,7 @@ from graphweft.train.full_batch import SPLITS, is_plain
 from graphweft.train.graph_task import for_rows
 from graphweft.train.history import History
 from graphweft.train.interrupt import Interrupted, StopRequest
-from graphweft.train.model_input import as_read, costs_of, groups_asked, trains
+from graphweft.train.model_input import as_read, check_updated, costs_of, groups_asked, trains
 from graphweft.train.needs import budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.option_table import check_given
@@ -263,6 +263,7 @@ class Trainer(TrainerFacts):
             self.mode, self._batch, self.promise = make_steps(of_steps, self._budget)
         obstacle = obstacle_to(self._batch, self.ds, self.task, self.mode, self._memory, self.ranks)
         self._order = OrderChoice(self._asked_order, self._batch, obstacle)
+        self._parameters = list(self.model.parameters())
         self._weights, self._trained = BestWeights(self.model, given.restore_best), trains(self.model)
         self._take_data()
         self.history.metric, self.history.name = self.metric, f"{self.ds.name}: {type(self.model).__name__}"
@@ -314,6 +315,7 @@ class Trainer(TrainerFacts):
         target = self.epoch + epochs
         with ExitStack() as stack:
             stack.enter_context(self._alone())
+            check_updated(self.model, self.optimizer, self._parameters)
             self._weights.put_last()
             self._refresh()
             self._begin_anew()

@@ -30,22 +30,33 @@ _LISTS = ("{}_idx", "{}_index", "{}_indices", "{}_ids", "idx_{}")
 def read_split(archive: NpzArchive, found: Labels, options: ReadOptions) -> Split:
     """The split of the masks, of lists of ids, or of ``fold``; at random by seed where the file has none.
 
+    Raises: DataError naming the member at fault.
+    """
+    rows, number = found.y.shape[0], split_number(options.split)
+    given = given_split(archive, rows, number)
+    if given is not None:
+        return given
+    if "fold" in archive:
+        return fold_split(archive.array("fold", (rows,), "iu"), number)
+    return random_split(found, options.seed)
+
+
+def given_split(archive: NpzArchive, rows: int, number: int = 0) -> Split | None:
+    """The split of masks or lists of ids of ``rows`` rows; None where the file has neither.
+
     Masks are called ``train_mask``, ``val_mask`` or ``valid_mask`` and so on, lists ``train_idx``, ``train_index``,
-    ``idx_train`` and so on, or ``train``, ``valid`` and ``test`` as in a saved ``split_idx`` of OGB.
+    ``idx_train`` and so on, or ``train``, ``valid`` and ``test`` as in a saved ``split_idx`` of OGB. ``number``: which
+    one, of masks of several splits.
 
     Raises: DataError naming the member at fault.
     """
-    rows = found.y.shape[0]
     members = {part: _members(archive, names) for part, names in _PARTS.items()}
     if not any(members.values()):
-        if "fold" in archive:
-            return fold_split(archive.array("fold", (rows,), "iu"), split_number(options.split))
-        return random_split(found, options.seed)
+        return None
     if not members["train"]:
         part, beside = next((part, names[0]) for part, names in members.items() if names)
         word = next(word for word in _PARTS[part] if word in beside.split("_"))
         raise DataError(f"{beside.replace(word, 'train')}: expected it beside {beside}, got none")
-    number = split_number(options.split)
     return Split(**{part: _rows(archive, names, rows, number) for part, names in members.items()})
 
 
