@@ -25,7 +25,7 @@ import typer
 from graphweft import _config
 from graphweft._errors import ConfigError, GraphWeftError, IRError, RankError
 from graphweft.commands import datasets, partitions, plans, programs, runs, stores, sweeps
-from graphweft.commands.flags import KINDS, Action, flags_of, takes
+from graphweft.commands.flags import EXPLAINED, KINDS, OF_DATA, Action, flags_of, takes
 from graphweft.commands.flags import from_module as _from
 from graphweft.commands.flags import given as _given
 from graphweft.commands.flags import option as _option
@@ -124,30 +124,8 @@ def train(
     return run
 
 
-_OF_DATA = ("data", "root", "scale", "seed", "threads")
-_OF_MODELS = (
-    *("features", "model", "heads", "out_heads", "attention_dropout", "value_dropout", "activation", "bases", "hops"),
-    *(
-        "alpha",
-        "train_eps",
-        "layers",
-        "hidden",
-        "dropout",
-        "normalize",
-        "norm",
-        "reduce",
-        "residual",
-        "mode",
-        "fanouts",
-        "batch_size",
-        "sampler",
-    ),
-    *("task", "readout", "macro", "memory", "precision", "edge_data", "order"),
-)
-
-
 @app.command()
-@takes(flags_of(TrainSpec, *_OF_DATA, *_OF_MODELS, "device", "schedule"), first=True)
+@takes(flags_of(TrainSpec, *EXPLAINED), first=True)
 def explain(
     full: Annotated[bool, _switch("--full", "Show the programs before and after each pass.")] = False, **options: Any
 ) -> Action:
@@ -162,7 +140,7 @@ def explain(
 
 
 @app.command()
-@takes(flags_of(TrainSpec, *_OF_DATA, "hidden", "lr"), first=True)
+@takes(flags_of(TrainSpec, *OF_DATA, "hidden", "lr"), first=True)
 def bench(
     layer: Annotated[
         str | None, typer.Argument(metavar="FILE.py:LAYER", help="A layer called as layer(x, edge_index).")

@@ -49,7 +49,7 @@ def test_the_command_shows_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(line.startswith("->  mini") for line in lines)
     assert any("mode mini was asked for" in line for line in lines)
     assert any("mini, 2 ranks" in line for line in lines)
-    assert lines[-1] == "kernels and programs: graphweft explain --data cora --scale 0.2 --hidden 16"
+    assert lines[-1] == "kernels and programs: graphweft explain --data cora --scale 0.2 --hidden 16 --mode mini"
 
 
 def test_ranks_over_a_network_are_predicted_from_real_parts(capsys: pytest.CaptureFixture[str]) -> None:
