@@ -466,8 +466,10 @@ def is_store(path: str | os.PathLike[str]) -> bool:
 
 def is_partial(path: str | os.PathLike[str]) -> bool:
     """Whether a folder holds a store that is not whole, or one is in the making that will have this name."""
-    path = Path(path)
-    return not is_store(path) and (bool(_unfinished(path)) or bool(_part_files(path)))
+    try:
+        return not is_store(path) and (bool(_unfinished(Path(path))) or bool(_part_files(Path(path))))
+    except (OSError, ValueError):  # of a name that no path can have, or of one that no folder lies beside
+        return False
 
 
 def kind_of(folder: Path) -> str:

@@ -90,7 +90,7 @@ class Steps(ABC):
         return self.x
 
     @contextmanager
-    def _kept(self) -> Iterator[None]:
+    def _undone(self) -> Iterator[None]:
         """The model, its gradients and torch's random numbers are after the block what they were before."""
         parameters, training = list(self.model.parameters()), self.model.training
         gradients = [parameter.grad for parameter in parameters]

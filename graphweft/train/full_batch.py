@@ -336,7 +336,7 @@ class FullBatch(Steps):
     @contextmanager
     def rehearsal(self) -> Iterator[Callable[[], object]]:
         """As for all steps: call by call, also where steps are replayed."""
-        with self._kept(), owning(self.x, self._wanted):
+        with self._undone(), owning(self.x, self._wanted):
             yield self._backward
 
     def made_of(self) -> str:

@@ -188,7 +188,7 @@ class MiniBatch(BatchSteps):
     def rehearsal(self) -> Iterator[Callable[[], object]]:
         """As for all steps, on the first batch of the epoch."""
         macro = self.macro
-        with self._kept(), self.loader.first_batch() as batch:
+        with self._undone(), self.loader.first_batch() as batch:
             self.macro = None if macro is None else macro.apart(self.x)
             try:
                 yield (lambda: None) if batch is None else partial(self.rehearse, batch)
