@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -114,6 +114,13 @@ def hosted(function: Callable[P, R]) -> Callable[P, R]:
 def on_host() -> contextlib.AbstractContextManager[Any]:
     """A context in which tensors are made in host memory where nobody says otherwise, as without a default device."""
     return torch.device("cpu") if default_device_is_elsewhere() else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def with_gradients() -> Iterator[None]:
+    """Records gradients, whatever the caller's mode is: training under ``torch.no_grad()`` would change nothing."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 def saved_tensor_hooks_are_on() -> bool:

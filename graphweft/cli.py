@@ -25,7 +25,7 @@ import typer
 from graphweft import _config
 from graphweft._errors import ConfigError, GraphWeftError, IRError, RankError
 from graphweft.commands import datasets, partitions, plans, programs, runs, stores, sweeps
-from graphweft.commands.flags import KINDS, Action, flags_of, takes
+from graphweft.commands.flags import EXPLAINED, KINDS, OF_DATA, Action, flags_of, takes
 from graphweft.commands.flags import from_module as _from
 from graphweft.commands.flags import given as _given
 from graphweft.commands.flags import option as _option
@@ -124,39 +124,23 @@ def train(
     return run
 
 
-_OF_DATA = ("data", "root", "scale", "seed", "threads")
-_OF_MODELS = (
-    *("features", "model", "heads", "out_heads", "attention_dropout", "value_dropout", "activation", "bases", "hops"),
-    *(
-        "alpha",
-        "train_eps",
-        "layers",
-        "hidden",
-        "dropout",
-        "normalize",
-        "norm",
-        "reduce",
-        "residual",
-        "mode",
-        "fanouts",
-        "batch_size",
-        "sampler",
-    ),
-)
-
-
 @app.command()
-@takes(flags_of(TrainSpec, *_OF_DATA, *_OF_MODELS, "device", "schedule"), first=True)
+@takes(flags_of(TrainSpec, *EXPLAINED), first=True)
 def explain(
     full: Annotated[bool, _switch("--full", "Show the programs before and after each pass.")] = False, **options: Any
 ) -> Action:
-    """Show how a model is compiled: a summary, then kernels, predicted time and memory."""
+    """Show what a step of training runs, in any mode: a summary, then kernels, predicted time and memory."""
     values = _given(options)
-    return lambda: _from("graphweft.run", "explain_run")(TrainSpec(**values), full).splitlines()
+
+    def told() -> Sequence[str]:
+        spec = _from("graphweft.run", "complete")(values)
+        return list(_from("graphweft.run", "explain_run")(spec, full).splitlines())
+
+    return told
 
 
 @app.command()
-@takes(flags_of(TrainSpec, *_OF_DATA, "hidden", "lr"), first=True)
+@takes(flags_of(TrainSpec, *OF_DATA, "hidden", "lr"), first=True)
 def bench(
     layer: Annotated[
         str | None, typer.Argument(metavar="FILE.py:LAYER", help="A layer called as layer(x, edge_index).")
@@ -211,8 +195,12 @@ def doctor(
     if size and not network:
         raise ConfigError(f"ranks: expected --network with it, got {size} without")
 
+    if device == "":
+        raise ConfigError("device: expected a name such as cuda, got ''")
     if kernels and (network or calibrate or device is not None):
         raise ConfigError("--compile cannot be combined with --network, --calibrate or --device")
+    if network and (calibrate or device is not None):
+        raise ConfigError("--network cannot be combined with --calibrate or --device")
 
     def look() -> Sequence[str]:
         if kernels:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from graphweft import _config
 from graphweft._errors import ConfigError, FallbackWarning
+from graphweft._torch_private import hosted, with_gradients
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import number
@@ -35,6 +36,7 @@ from graphweft.passes.work import Sizes, tensor_bytes
 from graphweft.runtime.compile import Arguments, CompiledFunction, Standing, standing_of
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.kernel_call import KernelCall
+from graphweft.runtime.observed import observing_plans
 from graphweft.runtime.plain_torch import PlainTorch
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.prediction import predicted
@@ -55,9 +57,10 @@ def explain(module: Explained, graph: Any = None, x: Any = None, *args: Any, ful
     calls. Features are assumed to be constant between steps, as in full-batch training.
 
     Args:
-        module: A model; a trainer, whose steps are described, in mode "mini" with their sampler; or any module or
-            function. The latter is called once as ``module(graph, x, *args, **kwargs)`` with a copy of its state. The
-            text describes each of its message-passing calls, or why it falls back, with the line. For a module of
+        module: A model; a trainer, whose steps are described as they run: in mode "mini" with their sampler, in other
+            modes by running one without an update; or any module or function. The latter is called once as
+            ``module(graph, x, *args, **kwargs)`` with a copy of its state. The text describes each of its
+            message-passing calls, or why it falls back, with the line. For a module of
             :func:`graphweft.compile`, pass its own arguments: ``explain(model, x, edge_index)``.
         graph: A graph, or the blocks of a batch, which are described layer by layer. None for a trainer.
         x: Features (nodes, in_features), or a pair of them for two sets of nodes. None for a trainer.
@@ -81,6 +84,8 @@ def explain(module: Explained, graph: Any = None, x: Any = None, *args: Any, ful
         return _explain_trainer(module, full)
     if isinstance(module, nn.Module) and is_compiled(module):
         return _explain_compiled(module, (graph, x, *args), kwargs, full)
+    if not callable(module):
+        raise ConfigError(f"explain: expected a model, a trainer or a function, got {type(module).__name__}")
     if isinstance(module, Lazy):
         module.settle(x)  # as a call does
     if not isinstance(module, CompiledModule) or module.runs_apart():
@@ -135,25 +140,40 @@ def _features_there(trainer: Trainer) -> str:
     return f"features stay sparse on {place}, {_mib(sent)}; dense rows would take {_mib(dense)}"
 
 
+@hosted
 def _explain_trainer(trainer: Trainer, full: bool) -> str:
     """Of the steps that the trainer runs."""
-    model, graph, x = trainer.model, trainer.ds.graph, trainer.x
-    if trainer.mode == "full":
-        told, replayed = explain(model, graph, x, full=full), _replayed(trainer)
-        said = "\n".join(text for text in (trainer.node_order, _features_there(trainer), replayed) if text)
-        return f"{said}\n\n{told}" if said else told
-    staged = trainer.staged_plan()
-    if staged is None:
-        told = explain(model, graph, x, full=full)
-        said = "Batches run the model without their sampler; told is a step on the whole graph."
-        return f"{said}\n{trainer._batch.where()}\n\n{told}"
-    plan, sizes = staged
-    seeds = sizes.rows["B"]
-    heading = f"{_heading(model, graph, x)}\nbatches of {seeds:,} nodes, {plan.choice}\n{trainer._batch.where()}"
-    if replayed := _replayed(trainer):
-        heading = f"{heading}\n{replayed}"
-    once = "prepared for every batch, beside the predicted step"
-    return "\n\n".join([heading, *_told(plan.plan, sizes, full, once)])
+    model, ds, x, steps = trainer.model, trainer.ds, trainer.x, trainer._batch
+    if trainer.ranks.is_shared:  # a step would wait for the other processes
+        return f"Told is a step on the whole graph, of one process.\n\n{explain(model, ds.graph, x, full=full)}"
+    trainer.prepare()
+    staged = steps.staged_plan()
+    told = steps.made_of() if staged is None else f"{steps.made_of()}, {staged[0].choice}"
+    about = [trainer.node_order, told, steps.where(), _features_there(trainer), _replayed(trainer)]
+    parts = ["\n".join([_heading_of(model, ds.num_nodes, ds.num_edges, x), *filter(None, about)])]
+    if staged is not None:
+        once = "prepared for every batch, beside the predicted step"
+        return "\n\n".join([*parts, *_told(staged[0].plan, staged[1], full, once)])
+    return "\n\n".join([*parts, *_told_of_step(trainer, full)])
+
+
+def _told_of_step(trainer: Trainer, full: bool) -> list[str]:
+    """Of every program that a step runs, as it runs them, and of what falls back."""
+    with warnings.catch_warnings(), trainer._within(), with_gradients(), trainer._batch.rehearsal() as run:
+        warnings.simplefilter("ignore", FallbackWarning)
+        with observing_plans() as ran, observing() as seen:
+            run()
+        memory = _config.current().memory
+        found = [(plan, named, measure_sizes(plan.compiled.program, named, memory)) for plan, named in ran]
+    parts = []
+    for at, (plan, named, sizes) in enumerate(found):
+        if len(found) > 1 or not trainer._batch.is_single:
+            graph = named["graph"]
+            nodes = f"{graph.num_dst:,} of {graph.num_src:,} nodes, {graph.num_edges:,} edges"
+            parts.append(f"== program {at}: rows of {nodes} ==")
+        parts += _told(plan, sizes, full)
+    parts += [item.reason for item in seen if item.compiled is None]
+    return parts or ["No call is compiled: there is none, or opt_level=0, or a graph without edges."]
 
 
 def _explain_layers(module: Stack, blocks: Sequence[Block], x: Features, full: bool) -> str:
@@ -291,10 +311,14 @@ def _verdict(plan: Plan, sizes: Sizes, seconds: float, peak: int) -> str:
 
 
 def _heading(module: nn.Module, graph: Graph, x: Features) -> str:
+    return _heading_of(module, graph.num_dst, graph.num_edges, x)
+
+
+def _heading_of(module: nn.Module, nodes: int, edges: int, x: Features) -> str:
     path = "sparse" if isinstance(x, SparseFeatures) else "dense"
     level = _config.current().opt_level
     return (
-        f"{type(module).__name__} on {graph.num_dst:,} nodes, {graph.num_edges:,} edges, "
+        f"{type(module).__name__} on {nodes:,} nodes, {edges:,} edges, "
         f"{x.shape[1]:,} {path} features; opt_level={level}"
     )
 
@@ -315,7 +339,7 @@ def _calls(plan: Plan, calls: tuple[KernelCall, ...], seconds: list[float]) -> s
     lines = []
     for call, taken in zip(calls, seconds, strict=True):
         made = ", ".join(names[slot.value] for slot in call.writes)
-        lines.append(f"{made:<12}{call.label:<52}{taken * 1e6:>10.1f} us{call.work.bytes / 1e6:>10.2f} MB")
+        lines.append(f"{made:<11} {call.label:<52}{taken * 1e6:>10.1f} us{call.work.bytes / 1e6:>10.2f} MB")
     return "\n".join(lines) if lines else "none"
 
 

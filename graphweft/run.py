@@ -40,18 +40,10 @@ from graphweft.explanation import explain
 from graphweft.graph.graph import Graph
 from graphweft.measure import bench
 from graphweft.model_of_spec import make_model
-from graphweft.nn.dgi import DGI
-from graphweft.nn.edge_model import EdgeModel
-from graphweft.nn.gae import GAE
-from graphweft.nn.graph_model import GraphModel
-from graphweft.nn.module import CompiledModule
-from graphweft.nn.node2vec import Node2Vec
-from graphweft.nn.node_embedding import NodeEmbedding
 from graphweft.storage.memory_size import memory_bytes
 from graphweft.storage.store import Store, is_store
 from graphweft.train.atomic import write_atomic
 from graphweft.train.footprint import check_fits, peak_rss_mb
-from graphweft.train.full_batch import features_of
 from graphweft.train.history import History
 from graphweft.train.link_task import HITS_AT
 from graphweft.train.loop_options import LoopOptions
@@ -73,7 +65,6 @@ from graphweft.train.record import EpochRecord
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
 from graphweft.train.same_run import check_same_run, content_checksum
 from graphweft.train.scores import PARTS
-from graphweft.train.settle import settle_features
 from graphweft.train.spec import DEFAULT_DATA, FOLDS, LOOPING, TYPED, TrainSpec
 from graphweft.train.table_options import TableOptions
 from graphweft.train.trainer import Trainer
@@ -219,33 +210,18 @@ def _facts(spec: TrainSpec, ds: Dataset) -> dict[str, Any]:
 
 
 def explain_run(spec: TrainSpec, full: bool = False) -> str:
-    """What training by ``spec`` runs, as :func:`gw.explain` tells it; ``full``: with all programs.
+    """What training by ``spec`` runs, as :func:`gw.explain` tells it of its trainer; ``full``: with all programs.
 
     Raises: ConfigError or DataError for whatever the caller can set right.
     """
-    with run_settings(spec):
+    if spec.task == "node2vec":
+        raise ConfigError("task: node2vec has no layers to explain; use gae or dgi")
+    with run_settings(spec), _limited(spec):
         if spec.task == "nodes" and holds_graphs(spec.data, spec.root):
             spec = replace(spec, task="graphs")
         ds = load_dataset(spec)
-        model = make_model(spec, ds)
-        if isinstance(model, GraphModel):
-            assert isinstance(model.encoder, CompiledModule)  # as make_model made it
-            return explain(model.encoder, ds.graph, features_of(ds), full=full)
-        if isinstance(model, EdgeModel):
-            assert isinstance(model.encoder, CompiledModule)  # as make_model made it
-            return explain(model.encoder, ds.graph, features_of(ds), full=full)
-        if isinstance(model, GAE | DGI):
-            return explain(model.encoder, ds.graph, features_of(ds), full=full)
-        if isinstance(model, Node2Vec):
-            raise ConfigError("task: node2vec has no layers to explain; use gae or dgi")
-        if isinstance(model, NodeEmbedding):
-            return explain(model.model, ds.graph, model.rows.weight.detach(), full=full)
-        if spec.mode == "mini":
-            drawn: dict[str, Any] = {"fanouts": check_fanouts(spec.fanouts), "batch_size": spec.batch_size}
-            drawn |= {"sampler": spec.sampler, "device": spec.device, "schedule": spec.schedule}
-            return explain(Trainer(model, ds, mode="mini", seed=spec.seed, **drawn), full=full)
-        made = model.features(ds.graph)
-        return explain(model, ds.graph, settle_features(features_of(ds) if made is None else made), full=full)
+        quiet = {"out": None, "progress": False, "trace": None, "loggers": ()}
+        return explain(make_trainer(spec, ds, make_model(spec, ds), **quiet), full=full)
 
 
 def bench_run(spec: TrainSpec, rounds: int, epochs: int, out: Path | None, model: str = "gcn") -> None:

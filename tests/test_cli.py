@@ -202,7 +202,7 @@ def test_explain_tells_the_program(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "--data", "cora", "--scale", "0.05", "--layers", "3", "--model", "sage"]) == 0
     out, err = capsys.readouterr()
     assert err == "" and out.startswith("SAGE on 135 nodes") and "-- prediction --" in out
-    assert "layers.2.neighbor_weight" in out and "kernels forward" in out.splitlines()[2] and "-- traced --" not in out
+    assert "layers.2.neighbor_weight" in out and "kernels forward" in out.splitlines()[3] and "-- traced --" not in out
 
 
 def test_explain_tells_the_batches_that_training_runs(capsys: pytest.CaptureFixture[str]) -> None:

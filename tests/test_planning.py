@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,19 @@ def test_the_command_shows_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(line.startswith("->  mini") for line in lines)
     assert any("mode mini was asked for" in line for line in lines)
     assert any("mini, 2 ranks" in line for line in lines)
-    assert lines[-1] == "kernels and programs: graphweft explain --data cora --scale 0.2 --hidden 16"
+    assert lines[-1] == "kernels and programs: graphweft explain --data cora --scale 0.2 --hidden 16 --mode mini"
+
+
+def test_the_command_names_one_that_explains_the_same(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text("id,a,label\n1,0.5,p\n2,0.1,q\n3,0.2,p\n4,0.9,q\n5,0.4,p\n")
+    (tmp_path / "e.csv").write_text("src,dst\n1,2\n2,3\n3,4\n4,5\n5,1\n")
+    tables = ["--nodes", str(tmp_path / "n.csv"), "--edges", str(tmp_path / "e.csv"), "--label", "label"]
+    for words in (tables, [*_SMALL, "--mode", "mini", "--batch-size", "8", "--residual"]):
+        assert main(["plan", *words]) == 0
+        named = capsys.readouterr().out.splitlines()[-1].partition("graphweft ")[2]
+        assert main(shlex.split(named)) == 0
+        told = capsys.readouterr().out
+        assert told.splitlines()[1].startswith("batches of 8 nodes" if "--mode" in words else "a step computes")
 
 
 def test_ranks_over_a_network_are_predicted_from_real_parts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,7 @@ from graphweft.codegen.loops import Operand, Statement
 
 _START = {"max": "-__builtin_inff()", "min": "__builtin_inff()"}
 _IN_FLIGHT = 12 << 10  # bytes of edges' rows that are fetched ahead
+_PIECE = 1024  # numbers of a long sum that vectors add up one after the other
 _LETTER = {"far": "f", "own": "o", "edge": "e", "shared": "c"}
 
 
@@ -210,7 +211,8 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
         if step.kind == "sum":
             value = values[0]
             if loop.sums_inner:
-                return [f"s{k} += part.keep({value});"]
+                piece = [f"if (at % {_PIECE} == 0) {{ w{k} += s{k}; s{k} = lanes{{}}; }}"] if loop.is_long else []
+                return [*piece, f"s{k} += part.keep({value});"]
             return [f"s{k}[at] += {value};"]
         attrs = dict(step.attrs)
         if step["fn"] in LOGICAL:
@@ -398,6 +400,11 @@ class _Loop:
         return len(self.axes) == 1
 
     @property
+    def is_long(self) -> bool:
+        """Whether so many numbers are summed that sums of pieces are added up, for fewer roundings one on another."""
+        return self.sums_inner and self.sizes[-1] > 4 * _PIECE
+
+    @property
     def ascends(self) -> bool:
         """Whether elements are met in the order in which they lie.
 
@@ -445,7 +452,8 @@ class _Loop:
         rest = [k for k in outer if self.summed[k]]
         lines = [_head(k, self.sizes[k]) for k in kept]
         for k in sums:
-            lines.append(f"lanes s{k}{{}};" if self.sums_inner else f"gw::lane_row<real, {inner}> s{k}{{}};")
+            names = f"s{k}{{}}, w{k}{{}}" if self.is_long else f"s{k}{{}}"
+            lines.append(f"lanes {names};" if self.sums_inner else f"gw::lane_row<real, {inner}> s{k}{{}};")
         lines += [_head(k, self.sizes[k]) for k in rest]
         lines.append(f"gw::each_lanes<real, {inner}>([&](auto at, auto part) GW_INLINE_LAMBDA {{")
         lines += [f"  {line}" for line in body]
@@ -459,7 +467,8 @@ class _Loop:
         place = " + ".join(f"i{k} * {stride}" for k, stride in zip(kept, strides, strict=False)) or "0"
         for k in sums:
             if self.sums_inner:
-                lines.append(f"t{k}[{place}] = gw::sum_lanes(s{k});")
+                every = f"w{k} + s{k}" if self.is_long else f"s{k}"
+                lines.append(f"t{k}[{place}] = gw::sum_lanes({every});")
             else:
                 lines.append(f"gw::each_lanes<real, {inner}>([&](auto at, auto) GW_INLINE_LAMBDA {{ "
                              f"io::store(t{k} + {place} + at, s{k}[at]); }});")  # fmt: skip

@@ -16,11 +16,33 @@ import typer
 from graphweft._errors import ConfigError
 from graphweft.train.option_table import options_of
 from graphweft.train.spec import TrainSpec
+from graphweft.train.table_options import TableOptions
 
 Action = Callable[[], Sequence[str]]  # what a command does once its arguments are read; the lines it answers with
 Command = TypeVar("Command", bound=Callable[..., Action])
 
 _DEFAULTS = TrainSpec()
+OF_DATA = ("data", "root", "scale", "seed", "threads")
+EXPLAINED = (  # what decides the programs of a step, and the data that they run on
+    *OF_DATA,
+    *options_of(TableOptions),
+    *("features", "task", "model", "heads", "out_heads", "attention_dropout", "value_dropout", "activation", "bases"),
+    *(
+        "hops",
+        "alpha",
+        "train_eps",
+        "layers",
+        "hidden",
+        "dropout",
+        "normalize",
+        "norm",
+        "reduce",
+        "residual",
+        "readout",
+    ),
+    *("mode", "fanouts", "batch_size", "sampler", "macro", "memory", "precision", "edge_data", "order"),
+    *("device", "schedule"),
+)
 KINDS = {
     "rounds": "int",
     "parts": "int",
@@ -73,6 +95,23 @@ def value(name: str, text: Any) -> Any:
     except ValueError:
         what = "an integer" if kind == "int" else "a number"
         raise ConfigError(f"{name}: expected {what}, got {text!r}") from None
+
+
+def words_of(values: Mapping[str, Any]) -> list[str]:
+    """Options as a command line has them.
+
+    Example:
+        >>> words_of({"batch_size": 64, "residual": True})
+        ['--batch-size', '64', '--residual']
+    """
+    words: list[str] = []
+    for name, given_value in values.items():
+        flag = name.replace("_", "-")
+        if isinstance(given_value, bool):
+            words.append(f"--{flag}" if given_value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", str(given_value)]
+    return words
 
 
 def from_module(module: str, name: str) -> Any:

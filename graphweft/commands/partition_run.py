@@ -19,7 +19,14 @@ from graphweft.data.stored_graph import StoredGraph
 from graphweft.model_of_spec import make_model
 from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
-from graphweft.partitioning.partition import Partition, check_choice, partition, partition_bytes
+from graphweft.partitioning.partition import (
+    Partition,
+    check_choice,
+    check_filled,
+    partition,
+    partition_bytes,
+    usual_parts,
+)
 from graphweft.partitioning.report import Exchange
 from graphweft.run import load_dataset, run_settings
 from graphweft.storage.memory_size import shown_bytes
@@ -28,18 +35,22 @@ from graphweft.train.ranked_full import exchange_of
 from graphweft.train.run_folder import check_folder
 from graphweft.train.spec import TrainSpec
 
+_OTHER_FILES = (".npy", ".csv", ".tsv", ".txt", ".json", ".pt", ".parquet")  # names of no folder that somebody means
 
-def partition_run(spec: TrainSpec, k: int, method: str, passes: int, out: Path | None) -> dict[str, Any]:
+
+def partition_run(spec: TrainSpec, parts: int | None, method: str, passes: int, out: Path | None) -> dict[str, Any]:
     """Partitions the graph that ``spec`` names, by the classes of its training nodes; what the partition costs.
 
-    ``out``: an ``.npz`` file for the part of every node, or a folder with one part a rank, for which the features of a
-    store are read within ``spec.memory``.
+    ``parts``: how many; None: as many as usual. ``out``: an ``.npz`` file for the part of every node, or a folder with
+    one part a rank, for which the features of a store are read within ``spec.memory``.
 
     What the method takes at most is said on standard error before it starts.
 
     Raises: ConfigError or DataError for whatever the caller can set right; MissingPackageError.
     """
     as_folder = out is not None and out.suffix != ".npz"
+    if out is not None and out.suffix.lower() in _OTHER_FILES:
+        raise ConfigError(f"out: expected a file name ending in .npz, or a folder, got {out}")
     if out is not None:
         check_out(out) if as_folder else check_folder(out.parent)
     lean_heap()  # what is made and freed on the way is larger than a part
@@ -47,6 +58,8 @@ def partition_run(spec: TrainSpec, k: int, method: str, passes: int, out: Path |
         ds = StoredGraph(Store(spec.data)) if _is_stored(spec) else load_dataset(spec)
         epoch = _epoch(spec, ds)
         labels = training_labels(ds)
+        k = usual_parts(ds.num_nodes) if parts is None else parts
+        check_filled("parts", k, ds.num_nodes)
         check_choice(k, method, passes)  # before anything is said
         most = partition_bytes(ds.graph, k, method, 0 if labels is None else ds.num_classes)
         if sys.stderr is not None:

@@ -28,7 +28,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def partition(
-    parts: Annotated[str, option("parts", "K", "Number of parts.", "64")] = "64",
+    parts: Annotated[Text, option("parts", "K", "Number of parts.", "64, or one a node")] = None,
     data: Annotated[Text, option("data", "NAME", "Known name, file or folder.")] = None,
     root: Annotated[Text, option("root", "DIR", "Folder of named datasets.", "data")] = None,
     scale: Annotated[Text, option("scale", "X", "Make a synthetic twin of DATA, X times its size.", "")] = None,
@@ -54,8 +54,8 @@ def partition(
     --out FILE.npz writes the part of every node. --out DIR writes a folder for each part, from which graphweft train
     --ranks K --data DIR trains; every rank reads only its part.
     """
-    k, times = value("parts", parts), value("passes", passes)
-    if k < 1:
+    k, times = None if parts is None else value("parts", parts), value("passes", passes)
+    if k is not None and k < 1:
         raise ConfigError(f"parts: expected a number >= 1, got {k}")
     values = {"data": data, "root": root, "scale": scale, "seed": seed, "threads": threads, "memory": memory}
     values |= {"model": model, "layers": layers, "hidden": hidden, "heads": heads, "halo": halo}

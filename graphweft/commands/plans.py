@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphweft.commands.flags import Action, flags_of, from_module, given, option, switch, takes
+from graphweft.commands.flags import EXPLAINED, Action, flags_of, from_module, given, option, switch, takes, words_of
 from graphweft.commands.help import GroupedCommand
 from graphweft.synth.spec import options_of_file, placing
 from graphweft.train.loop_options import LoopOptions
@@ -61,8 +61,8 @@ def plan(
         if as_json:
             facts = on_ranks("scaling_facts")(rows) if rows else []
             return [json.dumps(found.to_dict() | ({"scaling": facts} if rows else {}), allow_nan=False)]
-        told = ("data", "scale", "model", "layers", "hidden", "heads")
-        words = [w for n in told if n in values for w in (f"--{n.replace('_', '-')}", str(values[n]))]
+        told = {name: held for name, held in values.items() if name in EXPLAINED and name != "mode"}
+        words = words_of(told if found.mode == "full" else {**told, "mode": found.mode})
         lines = str(replace(found, explain=shlex.join(["graphweft", "explain", *words]))).splitlines()
         return [*lines, "", *on_ranks("scaling_lines")(rows, network)] if rows else lines
 

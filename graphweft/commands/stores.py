@@ -41,7 +41,7 @@ def prepare(
     num_nodes: Annotated[File, option("num_nodes", "N", "Number of nodes, if no file shows it.", "")] = None,
     bidirected: Annotated[bool, switch("--bidirected/--directed", "Add the reverse of every edge.")] = False,
     regression: Annotated[bool, switch("--regression/--classes", "Labels of --y-file are values.")] = False,
-    parts: Annotated[str, option("parts", "P", "Number of parts.", "64")] = "64",
+    parts: Annotated[File, option("parts", "P", "Number of parts.", "64, or one per node")] = None,
     memory: Annotated[
         File, option("memory", "SIZE", "Memory budget, such as 2GB.", "a quarter of the machine's")
     ] = None,
@@ -61,7 +61,7 @@ def prepare(
     With --edge-file the input is streamed and may be larger than memory. After an interruption, the same command
     resumes the preparation.
     """
-    count, number = value("parts", parts), value("seed", seed)
+    count, number = None if parts is None else value("parts", parts), value("seed", seed)
     nodes = None if num_nodes is None else value("num_nodes", num_nodes)
     if not out:
         raise ConfigError("out: expected a folder for the store, got none")

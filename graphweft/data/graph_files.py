@@ -26,7 +26,9 @@ from torch import Tensor
 
 from graphweft._distinct import Ids
 from graphweft._errors import DataError, DataWarning
+from graphweft.data.readers.archive import NpzArchive
 from graphweft.data.readers.files import one_line, open_regular, show
+from graphweft.data.readers.split import given_split
 from graphweft.data.readers.text_edges import choose_columns
 from graphweft.data.store_input import Edges, LabelKind, Rows
 from graphweft.graph.graph import Graph
@@ -257,29 +259,17 @@ class FilesInput:
         path = Path(self._files.split)
         bits = np.zeros(self.num_nodes, np.uint8)
         try:
-            with np.load(path, allow_pickle=False) as held:
-                for part, bit in SPLIT_BITS.items():
-                    names = [name for name in (f"{part}_idx", f"{part}_mask", part) if name in held]
-                    if not names:
-                        continue
-                    found = held[names[0]]
-                    if found.dtype.kind == "b" and found.shape == (self.num_nodes,):
-                        bits[found] |= bit
-                    elif found.dtype.kind in "iu" and found.ndim == 1:
-                        ids = found.astype(np.int64)
-                        if len(ids) and (ids.min() < 0 or ids.max() >= self.num_nodes):
-                            raise DataError(
-                                f"{show(path)}: expected ids of {names[0]} in [0, {self.num_nodes}), got others"
-                            )
-                        bits[ids] |= bit
-                    else:
-                        raise DataError(f"{show(path)}: expected {names[0]} as ids or a mask of {self.num_nodes} nodes")
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as failure:
-            if isinstance(failure, DataError):
-                raise
+            with open_regular(path) as file:
+                found = given_split(NpzArchive(file, show(path.name)), self.num_nodes)
+        except OSError as failure:
             raise DataError(f"{show(path)}: expected an .npz of ids or masks, got: {failure}") from None
-        if not bits.any():
+        except DataError as failure:
+            text, shown = str(failure).removeprefix(f"{show(path.name)}: "), show(path)
+            raise DataError(text if text.startswith(shown) else f"{shown}: {text}") from None
+        if found is None:
             raise DataError(f"{show(path)}: expected train_idx, val_idx and test_idx, or masks, got none of them")
+        for part, bit in SPLIT_BITS.items():
+            bits[getattr(found, part).numpy()] |= bit
         return bits
 
 

@@ -22,7 +22,7 @@ from graphweft.data.readers.assemble import ReadOptions
 from graphweft.data.readers.files import is_file, one_line, show
 from graphweft.data.readers.registry import read_dataset
 from graphweft.data.stored import read_store
-from graphweft.storage.store import Store, is_store
+from graphweft.storage.store import Store, is_partial, is_store
 
 _SUFFIXES = (".npz", ".mtx", ".mtx.gz", ".txt", ".txt.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
@@ -66,7 +66,7 @@ def load(
     path = Path(text).expanduser()
     bare = os.sep not in text and not text.startswith(("~", "."))
     entry = find_entry(text) if bare else None
-    if entry is None and is_store(path):
+    if entry is None and (is_store(path) or is_partial(path)):
         return read_store(Store(path))
     if entry is None and (os.path.lexists(path) or not bare):
         return _as_named(read_dataset(path, options))

@@ -32,7 +32,7 @@ from graphweft.partitioning.partition import Partition
 from graphweft.partitioning.report import row_ranges
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
-from graphweft.storage.store import Store, is_store, partial_of
+from graphweft.storage.store import Store, kind_of, partial_of
 from graphweft.storage.store_format import MANIFEST, SPLIT_BITS, itemsize
 
 _LEAST, _MOST = 16 << 20, 64 << 20  # bytes for rows on their way: more at once are not written faster
@@ -93,8 +93,7 @@ def write_parts(
 def check_out(folder: Path) -> None:
     """The folder is free. Raises: ConfigError."""
     if os.path.lexists(folder):
-        kind = "a store" if is_store(folder) else "something else"
-        raise ConfigError(f"out: expected a folder that does not exist yet, got {folder}, which is {kind}")
+        raise ConfigError(f"out: expected a folder that does not exist yet, got {folder}, which is {kind_of(folder)}")
     if not folder.absolute().parent.is_dir():
         raise ConfigError(f"out: expected a folder to write into, got {folder.parent}, which is not a folder")
 

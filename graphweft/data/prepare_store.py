@@ -29,18 +29,18 @@ from graphweft.data.dataset import Dataset
 from graphweft.data.edge_runs import least_to_sort
 from graphweft.data.graph_files import FilesInput, GraphFiles
 from graphweft.data.load import load
-from graphweft.data.store_build import KEY, Build, Told, build_bytes, finish, part_dtype
+from graphweft.data.store_build import Build, Told, build_bytes, finish, part_dtype
 from graphweft.data.store_input import DatasetInput, StoreInput
 from graphweft.data.store_writes import opened, settle, write_all, write_json
 from graphweft.data.stored_rows import sorted_rows
 from graphweft.graph.graph import Graph
 from graphweft.partitioning.multilevel import ENTRY_BYTES, multilevel, multilevel_bytes
-from graphweft.partitioning.partition import METHODS, partition
+from graphweft.partitioning.partition import METHODS, partition, usual_parts
 from graphweft.sample.hashed import hashed
 from graphweft.storage.block_io import array_bytes
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
-from graphweft.storage.store import Store, is_store, partial_of
-from graphweft.storage.store_format import FEATURE_DTYPES, MANIFEST, Shape
+from graphweft.storage.store import Store, kind_of, partial_of
+from graphweft.storage.store_format import FEATURE_DTYPES, KEY, MANIFEST, Shape
 
 ASSIGNMENTS = ("auto", *METHODS, "range", "hash")
 _LEAST_WORK = 8 << 20  # bytes to read and sort with
@@ -57,7 +57,7 @@ _PIECE = 1 << 15  # nodes at a time: with what their hashes are made of, a megab
 def prepare_store(
     data: Dataset | GraphFiles | str | os.PathLike[str],
     out: str | os.PathLike[str],
-    parts: int = 64,
+    parts: int | None = None,
     memory: int | str | None = None,
     *,
     part: Any = None,
@@ -76,7 +76,7 @@ def prepare_store(
     Args:
         data: The data to store: one graph, with or without types.
         out: Folder of the store; it must not exist.
-        parts: Number of parts.
+        parts: Number of parts; None: 64, or as many as nodes where these are fewer.
         memory: Bytes, or a text such as "2GB"; None: a quarter of the machine's memory.
         part: (N,) part of every node, in place of a method.
         method: "multilevel" cuts few edges and balances the labels of training nodes over the parts. If the structure
@@ -100,8 +100,7 @@ def prepare_store(
     """
     folder = Path(out)
     if os.path.lexists(folder):
-        kind = "a store" if is_store(folder) else "something else"
-        raise ConfigError(f"out: expected a folder that does not exist yet, got {folder}, which is {kind}")
+        raise ConfigError(f"out: expected a folder that does not exist yet, got {folder}, which is {kind_of(folder)}")
     if dtype not in FEATURE_DTYPES:
         raise ConfigError(f"dtype: expected one of {', '.join(FEATURE_DTYPES)}, got {dtype!r}")
     if method not in ASSIGNMENTS:
@@ -164,8 +163,8 @@ def _input(data: Any, root: Any, seed: int) -> StoreInput:
 
 
 def _checked_parts(parts: Any, nodes: int) -> int:
-    """Raises: ConfigError."""
-    count = as_integer(parts)
+    """The number asked for, or the usual one. Raises: ConfigError."""
+    count = usual_parts(nodes) if parts is None else as_integer(parts)
     if count is None or not 1 <= count <= max(nodes, 1):
         raise ConfigError(f"parts: expected an integer from 1 to the {nodes:,} nodes, got {parts!r}")
     return count

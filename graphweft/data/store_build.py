@@ -42,6 +42,7 @@ from graphweft.storage.block_io import array_bytes, bytes_of
 from graphweft.storage.numbering import numbered_by_group
 from graphweft.storage.store_format import (
     DTYPES,
+    KEY,
     MANIFEST,
     SPLIT_BITS,
     Block,
@@ -54,7 +55,6 @@ from graphweft.storage.store_format import (
 
 Told = Callable[[str, int, int | None], None]
 
-KEY = "key.json"  # what a build is made of, in its temporary folder
 _STATE, _RUNS, _CUTS = "build.json", "edges.runs", "edges.cuts"
 _PAGES = 8  # a share of the memory: pages of what was written
 _OFFSETS = 16  # bytes of a node of a part while its edges are counted: the sum so far, and what a range adds

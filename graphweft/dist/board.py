@@ -34,6 +34,7 @@ class Board:
     def __init__(self, path: Path, size: int) -> None:
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), size * _SLOT)
+        self._writes, self._later = threading.Lock(), 0.0  # seconds that signs of life are ahead of
 
     @staticmethod
     def create(path: Path, size: int) -> None:
@@ -58,7 +59,8 @@ class Board:
 
     def beat(self, rank: int) -> None:
         """A sign of life."""
-        _BEAT.pack_into(self._memory, rank * _SLOT, time.monotonic())
+        with self._writes:
+            _BEAT.pack_into(self._memory, rank * _SLOT, time.monotonic() + self._later)
 
     def silent_seconds(self, rank: int) -> float | None:
         """Since the last sign of life; None before the first."""
@@ -77,6 +79,15 @@ class Board:
 
         self.beat(rank)
         threading.Thread(target=run, name="graphweft-rank-beat", daemon=True).start()
+
+    def end(self, rank: int, seconds: float) -> None:
+        """``rank`` has done its work: ending takes away its thread, so its silence counts after ``seconds`` alone.
+
+        With many ranks on few cores, what Python does when a process ends takes them longer than a rank may be silent.
+        """
+        with self._writes:
+            self._later = seconds
+        self.beat(rank)
 
     def _write(self, at: int, text: str) -> None:
         data = " ".join(text.split()).encode()[: _TEXT - 1]

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from graphweft._errors import RankError
+from graphweft._machine import processors
 from graphweft.dist.board import Board
 
 FOLDER, STARTER = "GRAPHWEFT_RANKS_FOLDER", "GRAPHWEFT_RANKS_STARTER"  # what ranks find in their environment
@@ -26,6 +27,8 @@ LOST = 75  # exit status of a rank that ends because another one did
 SLICES = 8  # of a batch whose gradients are summed in order: as many ranks at most
 _REFUSED = 2  # what cannot be run as it was asked for fails again
 _POLL, _GRACE, _STALL, _START = 0.05, 5.0, 30.0, 120.0  # seconds
+ENDING = _START - _STALL  # seconds beyond a silence that a rank may take to end
+_A_PROCESSOR = 8  # ranks on each, at most: every one loads torch, and all take turns
 _STOPPED = 5.0  # seconds between two looks after which this process was stopped itself, and the ranks maybe with it
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -43,8 +46,9 @@ def launch(
     up to ``restarts`` times, with ``--resume`` once this run has written ``state``, its last checkpoint. ``check`` runs
     while ranks start, and returns why they cannot run, or nothing.
 
-    Raises: RankError naming the rank that failed, unless rank 0 has told it.
+    Raises: RankError naming the rank that failed, unless rank 0 has told it; for more ranks than have room here.
     """
+    _check_room(size)
     before = _stamp(state)
     for restart in range(1, restarts + 1):
         try:
@@ -59,6 +63,19 @@ def launch(
             if begun and "--resume" not in arguments:
                 arguments = [*arguments, "--resume"]
     return _run(arguments, size, check)
+
+
+def _check_room(size: int) -> None:
+    """Raises: RankError for more ranks than the processors start in reasonable time."""
+    cores = processors()
+    most = _A_PROCESSOR * max(cores, 1)
+    if size > most:
+        here = "1 processor" if cores == 1 else f"{cores} processors"
+        raise RankError(
+            f"ranks: expected at most {most}, {_A_PROCESSOR} for each of the {here} of this machine, got {size}; "
+            "torchrun takes any number, on several machines",
+            _REFUSED,
+        )
 
 
 def _stamp(path: Path | None) -> tuple[int, int] | None:

@@ -25,7 +25,7 @@ from graphweft import _config
 from graphweft._errors import CheckpointError, ConfigError, GraphWeftError, RankError
 from graphweft._trace import span
 from graphweft.dist.board import Board
-from graphweft.dist.launch import FOLDER, LOST, SLICES, STARTER, is_rank
+from graphweft.dist.launch import ENDING, FOLDER, LOST, SLICES, STARTER, is_rank
 from graphweft.dist.reports import Reports
 from graphweft.dist.same_host import MOST_SUMMED, SameHost
 from graphweft.partitioning.report import HALO, ring_bytes
@@ -325,6 +325,8 @@ class Ranks:
         try:
             yield
             self.leave()
+            if self._board is not None:
+                self._board.end(self.rank, ENDING)
         except LostError as failure:
             raise self._told(failure) from failure.__cause__
         except RankError:

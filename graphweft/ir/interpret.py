@@ -96,6 +96,8 @@ def _beyond(dtype: torch.dtype, kind: str) -> float:
     """A number that every element beats or equals."""
     if dtype.is_floating_point:
         return -torch.inf if kind == "max" else torch.inf
+    if dtype == torch.bool:
+        return kind == "min"
     info = torch.iinfo(dtype)
     return info.min if kind == "max" else info.max
 

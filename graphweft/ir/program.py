@@ -82,9 +82,9 @@ class Program:
 
     def input(self, name: str) -> Value:
         """The input called ``name``."""
-        for value in self.inputs:
-            if value["name"] == name:
-                return value
+        found = self._named.get(name)
+        if found is not None:
+            return found
         raise IRError(f"program: expected an input among {[v['name'] for v in self.inputs]}, got {name!r}")
 
     def output(self, name: str) -> Value:
@@ -94,13 +94,26 @@ class Program:
                 return value
         raise IRError(f"program: expected an output among {[k for k, _ in self.outputs]}, got {name!r}")
 
-    def users(self) -> dict[Value, list[Value]]:
-        """For each value, the values that read it (outputs of the program are not counted)."""
+    def users(self) -> Mapping[Value, list[Value]]:
+        """For each value, the values that read it, in order (outputs of the program are not counted)."""
+        return self._users
+
+    @functools.cached_property
+    def _named(self) -> dict[str, Value]:
+        return {value["name"]: value for value in reversed(self.inputs)}
+
+    @functools.cached_property
+    def _users(self) -> dict[Value, list[Value]]:
         users: dict[Value, list[Value]] = {value: [] for value in self.values}
         for value in self.values:
             for operand in value.inputs:
                 users[operand].append(value)
         return users
+
+    @functools.cached_property
+    def places(self) -> Mapping[Value, int]:
+        """The place of every value among :attr:`values`."""
+        return {value: place for place, value in enumerate(self.values)}
 
     def count(self, *ops: Op) -> int:
         """How many values are made by one of ``ops``."""
@@ -205,6 +218,8 @@ class Builder:
         """``value`` over other inputs; itself when they are the same."""
         if inputs == value.inputs:
             return value
+        if all(new.type == old.type for new, old in zip(inputs, value.inputs, strict=True)):
+            return Value(value.op, inputs, value.attrs, value.type)  # which follows from these types and the attributes
         return self.add(value.op, *inputs, **dict(value.attrs))
 
 

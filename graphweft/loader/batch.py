@@ -16,6 +16,7 @@ from torch import Tensor
 from graphweft import _html
 from graphweft._checks import check_rows
 from graphweft._errors import DtypeError, GraphError, IndexRangeError, ShapeError
+from graphweft._torch_private import hosted
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed import Relation
@@ -171,6 +172,7 @@ class Batch(Named):
         return 1 if self._sample.owner is None else self._sample.batch_size
 
     @property
+    @hosted
     def ptr(self) -> Tensor:
         """int64 (num_graphs + 1,): where the nodes of each subgraph begin.
 
@@ -321,6 +323,7 @@ class Batch(Named):
         return self._whole().relations
 
     @property
+    @hosted
     def typed(self) -> TypedPart:
         """The batch as one typed graph, with the order of its nodes and edges.
 
@@ -329,6 +332,7 @@ class Batch(Named):
         return self._typed().part
 
     @property
+    @hosted
     def blocks(self) -> tuple[Block, ...]:
         """One bipartite graph a layer, the input layer's first; none where all layers share :attr:`subgraph`.
 
@@ -340,6 +344,7 @@ class Batch(Named):
         return self._sample.blocks
 
     @property
+    @hosted
     def subgraph(self) -> Graph:
         """The batch as one graph, edges in the order of ``edge_index``, with the named tensors of the whole one."""
         self._require_edges_as_sampled("subgraph")

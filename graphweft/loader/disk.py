@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor
 
 from graphweft._errors import ConfigError, DataError
+from graphweft._torch_private import hosted
 from graphweft.graph.graph import Graph
 from graphweft.graph.select import as_selection
 from graphweft.loader.batch import Batch, Data
@@ -148,6 +149,7 @@ class FedLoader(EpochLoader[B]):
 
     _feed: Feed[B] | None = None
 
+    @hosted
     def __call__(self, index: Any) -> B:
         """The batch of the items at these places, drawn as in the epoch under way.
 
@@ -155,6 +157,15 @@ class FedLoader(EpochLoader[B]):
         """
         made = self.make(as_selection(self.who, "place", index, self.num_items), self._epoch)
         return made if self._feed is None else self._feed.alone(made)
+
+    @contextlib.contextmanager
+    def first_batch(self) -> Iterator[B | None]:
+        """As for all loaders; rows of a store are read for it alone."""
+        if self._feed is not None:
+            yield self(self.order(self._epoch)[: self.batch_size]) if len(self) else None
+            return
+        with super().first_batch() as batch:
+            yield batch
 
     @property
     def disk(self) -> RowCounts | None:

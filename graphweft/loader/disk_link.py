@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from graphweft._torch_private import hosted
 from graphweft.loader.disk import DiskTables, feed_of
 from graphweft.loader.link import LinkLoader
 from graphweft.loader.link_batch import LinkBatch
@@ -23,6 +24,7 @@ class DiskLinkLoader(LinkLoader):
     Raises: ConfigError for a budget without room for rows.
     """
 
+    @hosted
     def __init__(self, ds: DiskTables, *arguments: Any, **options: Any) -> None:
         super().__init__(ds, *arguments, **options, prefetch=0)
         self._stored = ds

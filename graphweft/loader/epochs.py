@@ -17,9 +17,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from graphweft._checks import as_integer, check_default_device, checksum
+from graphweft._checks import as_integer, checksum
 from graphweft._errors import CheckpointError, ConfigError
 from graphweft._machine import processors
+from graphweft._torch_private import hosted, on_host
 from graphweft._trace import span
 from graphweft._workers import set_width
 from graphweft.loader.epoch_order import drawn_order, share_of_order
@@ -55,6 +56,7 @@ class EpochLoader(abc.ABC, Generic[B]):
 
     who: ClassVar[str]  # what messages call the loader
 
+    @hosted
     def __init__(
         self,
         num_items: int,
@@ -67,7 +69,6 @@ class EpochLoader(abc.ABC, Generic[B]):
         item_weight: Tensor | None = None,
         share: tuple[int, int] | None = None,
     ) -> None:
-        check_default_device(self.who)
         self._item_weight, self._share = item_weight, share
         self.num_items, self.shuffle, self._drop_last = num_items, bool(shuffle), bool(drop_last)
         self.batch_size = self._as_count("batch_size", batch_size, 1)
@@ -151,12 +152,23 @@ class EpochLoader(abc.ABC, Generic[B]):
         return self._length(self._epoch)
 
     def __iter__(self) -> Iterator[B]:
-        check_default_device(self.who)
         if self._begun:
             self._epoch, self._position = self._epoch + 1, 0
         self._begun = True
         self._turn = turn = object()
-        return self._batches(turn, self._epoch, self._position)
+        return in_host_memory(self._batches(turn, self._epoch, self._position))
+
+    @contextlib.contextmanager
+    def first_batch(self) -> Iterator[B | None]:
+        """The first batch of the epoch under way, or about to begin, for the block; None where there is none.
+
+        Where the loader stands, and what it knows of ways to prepare batches, stays the same.
+        """
+        batches = self._batches(object(), self._epoch, 0)
+        try:
+            yield next(batches, None)
+        finally:
+            batches.close()  # type: ignore[attr-defined]
 
     def begin_elsewhere(self) -> tuple[Callable[[int], B], int]:
         """Begins the next epoch, or goes on in one, for a caller that prepares its batches by itself.
@@ -289,6 +301,20 @@ class EpochLoader(abc.ABC, Generic[B]):
             return number
         bounds = f">= {least}" if most is None else f"from {least} to {most}"
         raise ConfigError(f"{self.who}: expected {name} as an integer {bounds}, got {value!r}")
+
+
+def in_host_memory(batches: Iterator[B]) -> Iterator[B]:
+    """The same batches, each made as without a default device of torch, which the caller has again with every one."""
+    try:
+        while True:
+            with on_host():
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+            del batch
+    finally:
+        batches.close()  # type: ignore[attr-defined]
 
 
 class _Stay:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from graphweft._checks import check_device, checksum
 from graphweft._errors import ConfigError
+from graphweft._torch_private import hosted
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
@@ -123,6 +124,7 @@ class GraphLoader(EpochLoader[GraphBatch]):
 
     who = "GraphLoader"
 
+    @hosted
     def __init__(
         self,
         ds: Graphs,

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from graphweft._checks import checksum
 from graphweft._errors import ConfigError
+from graphweft._torch_private import hosted
 from graphweft._trace import span
 from graphweft.loader.batch import Batch, make_batch
 from graphweft.loader.epochs import EpochLoader
@@ -118,6 +119,7 @@ class GroupLoader(EpochLoader[Batch]):
 
     who = "GroupLoader"
 
+    @hosted
     def __init__(
         self,
         source: PartSource,

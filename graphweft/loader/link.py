@@ -15,6 +15,7 @@ from torch import Tensor
 
 from graphweft._checks import check_rows, checksum
 from graphweft._errors import ConfigError, GraphError, ShapeError
+from graphweft._torch_private import hosted
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import as_ids, require_ids
 from graphweft.graph.typed import Relation
@@ -90,6 +91,7 @@ class LinkLoader(FedLoader[LinkBatch]):
 
     who = "LinkLoader"
 
+    @hosted
     def __init__(
         self,
         ds: Data | Graph,

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from graphweft._distinct import Ids
 from graphweft._draws import mixed
+from graphweft._torch_private import hosted
 from graphweft.loader.group_loader import GroupLoader, PlannedGroup, ReadAhead
 from graphweft.loader.groups import Group
 from graphweft.loader.link import LinkLoader
@@ -101,6 +102,7 @@ class LinkGroupLoader(GroupLoader):
 
     who = "LinkGroupLoader"
 
+    @hosted
     def __init__(
         self,
         source: PartSource,

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from graphweft._checks import check_device, checksum
 from graphweft._errors import ConfigError, GraphError
+from graphweft._torch_private import hosted
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
@@ -91,6 +92,7 @@ class Loader(FedLoader[Batch]):
 
     who = "Loader"
 
+    @hosted
     def __init__(
         self,
         ds: Data | Graph | Store,

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import ConfigError
+from graphweft._torch_private import hosted
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.loader.batch import Batch, Data
@@ -151,6 +152,7 @@ class MultistageLoader(Loader):
         [[0, 1], [1, 2], [2, 3], [3, 0]]
     """
 
+    @hosted
     def __init__(
         self,
         ds: Data | Graph,

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from graphweft._checks import check_device
+from graphweft._torch_private import on_host
 from graphweft.storage.feature import SparseFeatures, is_dense
 
 _Place = tuple[Any, bool]  # a device, and whether the copy to it may run beside the caller
@@ -38,7 +39,10 @@ class Rows:
     def get(self, name: str, make: Callable[[], Tensor | SparseFeatures | None] | None = None) -> Any:
         """The tensor called ``name``, which ``make`` makes when it is first asked for; None where there is none."""
         if name not in self._kept:
-            made = None if make is None else make()
+            if make is None:
+                return None
+            with on_host():  # a default device of the caller is not where the batch is
+                made = make()
             if made is None:
                 return None
             self._kept[name] = self._sent(name, made.clone() if self._cloned and isinstance(made, Tensor) else made)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -58,6 +59,7 @@ def neighbor_apply(
     if (weight is None) == (mode == "concat"):
         raise ConfigError(f"neighbor_apply: expected a weight for mode 'concat' and for no other, got mode {mode!r}")
     fields = _ends("neighbor_apply", graph, h)
+    _check_difference("neighbor_apply", "mode", next(iter(fields.values()))[0].dtype, mode)
     if weight is not None:
         fields["weight"] = (weight, Residency.SHARED)
     recipe = Recipe(graph, mode, fields, functools.partial(_run, _neighbor_apply(mode, graph.is_square), graph))
@@ -84,7 +86,8 @@ def pull(
 
     Shape: h (sources, f), edge (edges,) or (edges, f) -> (destinations, f).
 
-    Raises: ConfigError for an unknown mode; ShapeError for rows that do not fit.
+    Raises: ConfigError for an unknown mode; ShapeError for rows that do not fit; DtypeError for numbers that the
+        reduction is not defined for.
 
     Example:
         >>> import torch
@@ -101,10 +104,27 @@ def pull(
     if edge is not None:
         check_rows("pull edge", edge, graph.num_edges, "edge")
         _one_dtype("pull", {"h": next(iter(fields.values()))[0], "edge values": edge})
+    _check_numbers(next(iter(fields.values()))[0].dtype, weight, reduce)
+    if edge is not None:
         if isinstance(edge, EdgeValues) and edge.waits_for(graph):
             return _pull_joined(graph, fields, edge, weight, reduce)
         fields["edge"] = (edge, Residency.EDGE)
     return _run(_pull(weight, reduce, graph.is_square), graph, fields)
+
+
+def _check_numbers(dtype: torch.dtype, weight: str, reduce: str) -> None:
+    """Rows and edge values are numbers that weight and reduction are defined for. Raises: DtypeError."""
+    if weight == "softmax" and not dtype.is_floating_point:
+        raise DtypeError(f"pull: expected floating numbers with weight 'softmax', got {dtype}")
+    _check_difference("pull", "weight", dtype, weight)
+    if dtype.is_complex and reduce in ("max", "min"):
+        raise DtypeError(f"pull: expected real numbers with reduce {reduce!r}, got {dtype}; complex ones have no order")
+
+
+def _check_difference(who: str, what: str, dtype: torch.dtype, name: str) -> None:
+    """Raises: DtypeError for a difference of truth values, which torch has none of."""
+    if name == "sub" and dtype == torch.bool:
+        raise DtypeError(f"{who}: expected numbers with {what} 'sub', got {dtype}; .to(torch.int64) makes some")
 
 
 def _values(recipe: Recipe, wait: bool = True) -> Tensor:

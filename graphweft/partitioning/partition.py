@@ -42,6 +42,7 @@ _measure = declare("gw_partition_measure")
 
 METHODS = ("gap", "multilevel", "metis", "random")
 ALL_METHODS = (*METHODS, "components", "greedy", "hierarchical", "auto")
+_USUAL_PARTS = 64
 _TRIED = ("metis", "multilevel", "components", "greedy", "gap", "random")  # by "auto"; the first among equals is taken
 _USUAL = Exchange((32, 32))
 _STREAMED = 3  # passes of GAP before its parts are made better
@@ -268,6 +269,17 @@ def check_choice(k: int, method: str, passes: int) -> None:
         raise ConfigError(f"partition: expected method as one of {', '.join(ALL_METHODS)}, got {method!r}")
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
         raise ConfigError(f"partition: expected passes >= 1, got {passes!r}")
+
+
+def usual_parts(nodes: int) -> int:
+    """Parts where nobody says how many."""
+    return max(min(_USUAL_PARTS, nodes), 1)
+
+
+def check_filled(who: str, parts: int, nodes: int) -> None:
+    """Every part can have a node, as what is made of parts needs. Raises: ConfigError."""
+    if parts > nodes:
+        raise ConfigError(f"{who}: expected at most one for each of the {nodes:,} nodes, got {parts:,}")
 
 
 class _Asked(NamedTuple):

@@ -80,7 +80,7 @@ def _single(value: Value) -> bool:
 
 
 def _end_with_relu(
-    group: Group, users: dict[Value, list[Value]], outputs: set[Value], phase: Mapping[Value, int]
+    group: Group, users: Mapping[Value, list[Value]], outputs: set[Value], phase: Mapping[Value, int]
 ) -> None:
     """A relu that alone reads a norm is part of its call."""
     readers = users[group.result]
@@ -130,7 +130,7 @@ def is_head_product(value: Value) -> bool:
 
 
 def _add_to_products(
-    groups: list[Group], users: dict[Value, list[Value]], outputs: set[Value], phase: Mapping[Value, int]
+    groups: list[Group], users: Mapping[Value, list[Value]], outputs: set[Value], phase: Mapping[Value, int]
 ) -> None:
     """``x + s[n, h] * a[h, c]`` in one pass where nobody else reads the product."""
     makes = {group.result: group for group in groups}
@@ -148,7 +148,7 @@ def _add_to_products(
                 break
 
 
-def _tappable(value: Value, phase: Mapping[Value, int], users: dict[Value, list[Value]]) -> bool:
+def _tappable(value: Value, phase: Mapping[Value, int], users: Mapping[Value, list[Value]]) -> bool:
     """A plain column sum that no row follows from: whichever kernel makes or reads its operand may give it."""
 
     def is_plain(v: Value) -> bool:
@@ -189,7 +189,7 @@ def _start(value: Value) -> Group | None:
 
 def _extend(
     group: Group,
-    users: dict[Value, list[Value]],
+    users: Mapping[Value, list[Value]],
     outputs: set[Value],
     phase: Mapping[Value, int],
     taken: set[Value],
@@ -229,7 +229,9 @@ def _extend(
         taken.add(rest[0])
 
 
-def _tap_source(group: Group, users: dict[Value, list[Value]], phase: Mapping[Value, int], taken: set[Value]) -> None:
+def _tap_source(
+    group: Group, users: Mapping[Value, list[Value]], phase: Mapping[Value, int], taken: set[Value]
+) -> None:
     """``col_sum(x)`` beside ``row_scale(x, s)``: one pass over x gives both."""
     if group.anchor is not None or group.source is None or list(group.stages) != ["row_scale"]:
         return
@@ -241,7 +243,7 @@ def _tap_source(group: Group, users: dict[Value, list[Value]], phase: Mapping[Va
             return
 
 
-def _tap_right(group: Group, users: dict[Value, list[Value]], phase: Mapping[Value, int], taken: set[Value]) -> None:
+def _tap_right(group: Group, users: Mapping[Value, list[Value]], phase: Mapping[Value, int], taken: set[Value]) -> None:
     """``col_sum(g)`` beside ``x^T g``: the contraction reads every row of g anyway."""
     assert group.anchor is not None  # a contraction is an anchor
     left, right = group.anchor.inputs
@@ -260,7 +262,7 @@ def _later(group: Group, name: str) -> bool:
 
 def _fold_source_scale(
     groups: list[Group],
-    users: dict[Value, list[Value]],
+    users: Mapping[Value, list[Value]],
     outputs: set[Value],
     phase: Mapping[Value, int],
     folds: Callable[[Value], bool],
@@ -280,7 +282,7 @@ def _fold_source_scale(
 
 
 def _fold_own_rows(
-    groups: list[Group], users: dict[Value, list[Value]], outputs: set[Value], phase: Mapping[Value, int]
+    groups: list[Group], users: Mapping[Value, list[Value]], outputs: set[Value], phase: Mapping[Value, int]
 ) -> None:
     """``spmm(x) + s * x`` with a shared number s: the kernel that sums adds the row itself."""
     makes = {group.result: group for group in groups}

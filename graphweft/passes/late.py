@@ -9,6 +9,7 @@ the other orders of ``placement.py``. Source: Joestar, section 5.4.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from graphweft.ir.ops import Op
@@ -37,7 +38,7 @@ class _Site(NamedTuple):
 _DOTS = ("nhc,hc->nh", "na,a->n")  # by head; or of whole rows, of the one head that there is
 
 
-def is_late_site(program: Program, users: dict[Value, list[Value]], product: Value) -> bool:
+def is_late_site(program: Program, users: Mapping[Value, list[Value]], product: Value) -> bool:
     """Whether attention over ``product`` can go before it."""
     return _site(program, users, product) is not None
 
@@ -63,7 +64,7 @@ def transform_late(program: Program, product: Value) -> Program:
     return Program(program.inputs, tuple((name, new[value]) for name, value in program.outputs))
 
 
-def _site(program: Program, users: dict[Value, list[Value]], product: Value) -> _Site | None:
+def _site(program: Program, users: Mapping[Value, list[Value]], product: Value) -> _Site | None:
     outputs = {value for _, value in program.outputs}
     if product.inputs[0].tensor.sparse or product.get("tb") or product in outputs:
         return None
@@ -84,7 +85,7 @@ def _site(program: Program, users: dict[Value, list[Value]], product: Value) -> 
     return _Site(product, flat, attended[0], frozenset(dots), *rows.tensor.dims)
 
 
-def _own_readers(value: Value, users: dict[Value, list[Value]]) -> list[Value]:
+def _own_readers(value: Value, users: Mapping[Value, list[Value]]) -> list[Value]:
     """Who reads destinations' rows; another reader itself."""
     return users[value] if value.op is Op.OWN_ROWS else [value]
 

@@ -237,6 +237,7 @@ class _Run:
         else:
             del self._rewrites[shared:]
         chosen, constants = _with_checked(candidates[best], orders, chosen, request)
+        chosen = _joined(chosen, request)
         outcome = self._finished(chosen, candidates[best], orders, constants)
         chosen.orders, chosen.trace = orders, self.trace
         return chosen, outcome
@@ -403,7 +404,7 @@ def _staged(forward: Program, request: Request) -> Program:
 
 
 def finish(program: Program, orders: Mapping[str, Order], request: Request) -> Compiled:
-    """Placement, gradients, hoisting and groups of a forward program, with its predicted cost."""
+    """Placement, gradients, hoisting and groups of a forward program, which are not joined, with its predicted cost."""
     forward = _staged(_tidied(_placed(program, orders, request), request), request)
     raw = differentiate(forward, request.wanted) if request.wanted else forward
     joint = fuse_structure(raw) if request.on("structure", 1) else raw
@@ -439,14 +440,20 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
         worth = lambda v: request.is_worth(tensor_bytes(v, sizes))  # noqa: E731
         groups = fuse_elementwise(joint, groups, phase, worth, request.is_built, request.joins)
     seconds = sum(request.model.seconds(group_work(group, sizes)) for group in groups)
-    if request.on("fuse", 3) and request.on("join", 3):
-        groups = join_products(joint, groups, phase)  # after the prediction: it changes no choice
-        groups = join_heads(joint, groups, phase) if request.joins else groups
-    works = _works(groups, sizes, request.rounds)
-    groups = wait_late(groups) if request.place != HOST else groups
     steps = Steps(forward, raw, derived, opened)
-    found = Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model, steps, walks, request.rounds)
+    found = Compiled(joint, hoisted, groups, phase, {}, seconds, [], {}, request.model, steps, walks, request.rounds)
     return replace(found, sizes=sizes)
+
+
+def _joined(found: Compiled, request: Request) -> Compiled:
+    """``found`` with groups joined that read each other, and the work of each: it changes no choice."""
+    groups = found.groups
+    if request.on("fuse", 3) and request.on("join", 3):
+        groups = join_products(found.program, groups, found.phase)
+        groups = join_heads(found.program, groups, found.phase) if request.joins else groups
+    works = _works(groups, found.sizes, request.rounds)
+    groups = wait_late(groups) if request.place != HOST else groups
+    return replace(found, groups=groups, works=works)
 
 
 def _works(groups: Sequence[Group], sizes: Sizes, rounds: Set[str]) -> dict[Value, tuple[Work, ...]]:

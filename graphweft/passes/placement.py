@@ -9,7 +9,8 @@ GraphTensor, section IV (dynamic kernel placement); Joestar, section 5.4.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import heapq
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphweft.ir.ops import Op
@@ -63,22 +64,58 @@ def alike(program: Program) -> list[list[str]]:
     return list(found.values())
 
 
-def _is_free(program: Program, users: dict[Value, list[Value]], product: Value) -> bool:
+def _is_free(program: Program, users: Mapping[Value, list[Value]], product: Value) -> bool:
     """Whether the aggregation behind ``product`` can go before it."""
     return _region(program, users, product) is not None or is_late_site(program, users, product)
 
 
 def place(program: Program, orders: Mapping[str, Order]) -> Program:
-    """``program`` with the product of each named weight moved to the order asked for."""
+    """``program`` with the product of each named weight moved to the order asked for.
+
+    Neighbours in ``orders`` that are aggregated first are moved at once: their regions have nothing in common, and
+    rebuilding a program takes as long for one as for all.
+    """
+    together: list[str] = []
+    products, known = _products(program), program
     for name, order in orders.items():
-        value = next((v for v in program.values if _is_transform(v) and v.inputs[1]["name"] == name), None)
-        if value is None:
+        if order is Order.AGGREGATE:
+            together.append(name)
             continue
-        if order is Order.TRANSFORM:
-            program = _transform_first(program, value)
-        elif not value.inputs[0].tensor.sparse:
-            late = _region(program, program.users(), value) is None
-            program = transform_late(program, value) if late else _aggregate_first(program, value)
+        program, together = _aggregated(program, together), []
+        if program is not known:
+            products, known = _products(program), program
+        value = products.get(name)
+        program = program if value is None else _transform_first(program, value)
+    return _aggregated(program, together)
+
+
+def _products(program: Program) -> dict[str, Value]:
+    """The first product with each weight, by its name."""
+    found: dict[str, Value] = {}
+    for value in program.values:
+        if _is_transform(value):
+            found.setdefault(value.inputs[1]["name"], value)
+    return found
+
+
+def _aggregated(program: Program, names: Sequence[str]) -> Program:
+    """``program`` with these products behind their aggregations: those of sums at once, then those of attention."""
+    products, users = _products(program) if names else {}, program.users()
+    regions: dict[Value, list[Value]] = {}
+    late: list[str] = []
+    for name in names:
+        value = products.get(name)
+        if value is None or value.inputs[0].tensor.sparse:
+            continue
+        region = _region(program, users, value)
+        if region is None:
+            late.append(name)
+        else:
+            regions[value] = region
+    program = _aggregate_first(program, regions) if regions else program
+    for name in late:
+        value = _products(program).get(name)
+        program = program if value is None else transform_late(program, value)
     return program
 
 
@@ -125,27 +162,42 @@ def _transform_first(program: Program, product: Value) -> Program:
     return substitute(program, {product: moved[product.inputs[0]]})
 
 
-def _aggregate_first(program: Program, product: Value) -> Program:
-    region = _region(program, program.users(), product)
-    if region is None:
-        return program
+def _aggregate_first(program: Program, regions: Mapping[Value, list[Value]]) -> Program:
+    """``program`` with every product of ``regions`` behind the operations of its region."""
     builder = Builder()
-    moved: dict[Value, Value] = {product: product.inputs[0]}
-    for value in region:
-        moved[value] = builder.like(value, tuple(moved.get(o, o) for o in value.inputs))
-    root = region[-1]
-    return substitute(program, {root: builder.add(Op.MATMUL, moved[root], product.inputs[1], **dict(product.attrs))})
+    ends = {region[-1] for region in regions.values()}
+    inside = {value: product for product, region in regions.items() for value in region}
+    moved: dict[Value, Value] = {}  # of each region what its operations come to before the product
+    new: dict[Value, Value] = {}
+    for value in program.values:
+        if value in regions:
+            moved[value] = new[value.inputs[0]]
+        elif value in inside:
+            product = inside[value]
+            own = [o is product or inside.get(o) is product for o in value.inputs]
+            operands = [moved[o] if is_own else new[o] for o, is_own in zip(value.inputs, own, strict=True)]
+            moved[value] = builder.like(value, tuple(operands))
+            if value in ends:
+                new[value] = builder.add(Op.MATMUL, moved[value], new[product.inputs[1]], **dict(product.attrs))
+        else:
+            new[value] = builder.like(value, tuple([new[operand] for operand in value.inputs]))
+    return Program(program.inputs, tuple((name, new[value]) for name, value in program.outputs))
 
 
-def _region(program: Program, users: dict[Value, list[Value]], product: Value) -> list[Value] | None:
+def _region(program: Program, users: Mapping[Value, list[Value]], product: Value) -> list[Value] | None:
     """Linear operations that all start from ``product`` and end in one value; in order, None without an aggregation."""
     outputs = {value for _, value in program.outputs}
     region: list[Value] = []
-    inside = {product}
-    for value in program.values:
-        if value.op in _LINEAR and all(o in inside for o in _linear_operands(value)):
+    inside, places = {product}, program.places
+    left = [places[user] for user in users[product]]  # what may follow; smaller places, and so operands, first
+    heapq.heapify(left)
+    while left:
+        value = program.values[heapq.heappop(left)]
+        if value not in inside and value.op in _LINEAR and all(o in inside for o in _linear_operands(value)):
             region.append(value)
             inside.add(value)
+            for user in users[value]:
+                heapq.heappush(left, places[user])
     # drop linear operations behind the last aggregation: moving them gains nothing and they may fuse where they are
     for cut in range(len(region), 0, -1):
         part = region[:cut]

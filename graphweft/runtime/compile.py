@@ -50,6 +50,7 @@ from graphweft.runtime.feature_types import feature_key, feature_type, in_full, 
 from graphweft.runtime.function import Pullback, RunPlan, is_followed, linearize
 from graphweft.runtime.hoisted import Columns, Content, HoistedValues
 from graphweft.runtime.kernel_call import Slots
+from graphweft.runtime.observed import observed
 from graphweft.runtime.plan import BY_PAIRS, Plan
 from graphweft.runtime.profile import profiling
 from graphweft.runtime.second import Origin, Run, distinct
@@ -64,7 +65,6 @@ Field = tuple[Tensor, Residency]
 _MOST_PLANS = 256
 _ROOM_FOR_BOTH = 1 << 20  # bytes of features beside which what is made of them may lie, though they are given up
 _BESIDE = "beside"  # further graphs among what a second derivative reads
-
 _TENSORS = (Tensor, torch.nn.Parameter)
 
 
@@ -411,6 +411,7 @@ class CompiledFunction:
         content = Content(arguments.named(), standing.declared)
         named = content.named
         self._check_released(plan, arguments, content)
+        observed(plan, named)
         env = plan.bind({name: named[name] for name in plan.fixed}, self.computed_once(plan, content))
         if is_half(arguments.x) and "x" in plan.tensors and not plan.takes_half:
             named = arguments.widened()
@@ -528,7 +529,7 @@ def _size_key(arguments: Arguments, exact: bool, leaves_out: bool) -> tuple[Any,
     if exact:
         return (
             *(derived(one, _serial) for one in (graph, *others)),
-            x.nnz if isinstance(x, SparseFeatures) else 0,
+            _nnz(x),
             None if rows is None else fingerprint(rows) if is_readable(rows) else rows.numel(),
         )
     counts = (graph.num_src, graph.num_dst, graph.num_edges, _nnz(x), *(other.num_edges for other in others))

@@ -22,6 +22,7 @@ from graphweft.runtime.compile import Arguments, CompiledFunction
 from graphweft.runtime.function import Pullback, linearize, linearize_seen
 from graphweft.runtime.graph_tape import GraphTape, Inputs, class_of, corners_of, may_record
 from graphweft.runtime.hoisted import Content
+from graphweft.runtime.observed import observed
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import PROFILE
 from graphweft.runtime.second import distinct
@@ -202,5 +203,6 @@ class Repeated:
         named = content.named
         if not hoisted:
             hoisted = self._function.computed_once(plan, content) if plan.hoisted else ()
+        observed(plan, named)
         env = plan.bind({name: named[name] for name in plan.fixed}, hoisted)
         return env, tuple(named[name].contiguous() for name in plan.tensors)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from graphweft.storage.held_blocks import HeldBlocks
 from graphweft.storage.joined_blocks import runs
 from graphweft.storage.picked_rows import BlockRows, pick_rows
 from graphweft.storage.requests import SECTOR
-from graphweft.storage.store_format import DTYPES, FORMAT, MANIFEST, SPLIT_BITS, Block, Manifest
+from graphweft.storage.store_format import DTYPES, FORMAT, KEY, MANIFEST, SPLIT_BITS, Block, Manifest
 from graphweft.storage.store_types import Types
 
 _MOST_MANIFEST = 1 << 30
@@ -464,6 +465,42 @@ def is_store(path: str | os.PathLike[str]) -> bool:
         return False
 
 
+def is_partial(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds a store that is not whole, or one is in the making that will have this name."""
+    try:
+        return not is_store(path) and (bool(_unfinished(Path(path))) or bool(_part_files(Path(path))))
+    except (OSError, ValueError):  # of a name that no path can have, or of one that no folder lies beside
+        return False
+
+
+def kind_of(folder: Path) -> str:
+    """What a folder is, for messages."""
+    if is_store(folder):
+        return "a store"
+    return "a store that is not whole" if is_partial(folder) else "something else"
+
+
+def _part_files(path: Path) -> int:
+    """How many files of parts a folder has."""
+    try:
+        return sum(re.fullmatch(r"part-\d{5,}\.bin", entry.name) is not None for entry in path.iterdir())
+    except (OSError, ValueError):
+        return 0
+
+
+def _unfinished(path: Path) -> str:
+    """Why ``path`` without a manifest is a store that is not whole, and how to go on; empty for anything else."""
+    wanted, again = "expected a finished store, got", "the same graphweft prepare again goes on"
+    if (partial_of(path) / KEY).is_file():
+        return f"{wanted} one whose preparation was interrupted; {again}"
+    if (path / KEY).is_file():
+        name = path.name.removeprefix(".").removesuffix(".partial")
+        return f"{wanted} the folder of an interrupted preparation of {name}; {again}"
+    count = _part_files(path)
+    files = f"{count} file{'' if count == 1 else 's'} of parts"
+    return f"expected a store with {MANIFEST}, got {files} without it; copy it too, or prepare anew" if count else ""
+
+
 def partial_of(path: Path) -> Path:
     """Where a store is built before it is renamed to ``path``."""
     return path.with_name(f".{path.name}.partial")
@@ -479,10 +516,6 @@ def _read_manifest(path: Path) -> Manifest:
     except UnicodeDecodeError:
         raise DataError(f"{file}: expected a manifest in UTF-8, got other bytes; the file is damaged") from None
     except OSError as failure:
-        if partial_of(path).is_dir():
-            raise DataError(
-                f"{path}: expected a finished store, got one whose preparation was interrupted; "
-                "the same graphweft prepare again goes on"
-            ) from None
-        raise DataError(f"{path}: expected a store with {MANIFEST}, got: {failure.strerror}") from None
+        text = f"expected a store with {MANIFEST}, got: {failure.strerror}"
+        raise DataError(f"{path}: {_unfinished(path) or text}") from None
     return Manifest.from_json(text, str(file))

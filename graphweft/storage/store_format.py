@@ -26,6 +26,7 @@ from graphweft.storage.store_types import Types, check_types, types_of
 
 FORMAT, VERSION = "graphweft-store", 2
 MANIFEST = "manifest.json"
+KEY = "key.json"  # what a store in the making is made of, in its temporary folder
 ALIGNMENT = 4096
 BLOCKS = ("x", "y", "split", "node_ids", "indptr", "indices", "relations", "weights")
 SPLIT_BITS = {"train": 1, "val": 2, "test": 4}  # of the block "split"
@@ -195,7 +196,10 @@ class Manifest:
         try:
             held = json.loads(text)
         except ValueError as failure:
-            raise DataError(f"{who}: expected a manifest in JSON, got a text that is none ({failure})") from None
+            got = f"got a text that is none ({failure})"
+            raise DataError(
+                f"{who}: expected a manifest in JSON, {got}; the store is not whole: copy it again, or prepare it anew"
+            ) from None
         if not isinstance(held, dict) or held.get("format") != FORMAT:
             raise DataError(f"{who}: expected the manifest of a store, got another JSON text")
         version = held.get("version")

@@ -65,6 +65,8 @@ class EdgeTask(MiniBatch):
     Raises: ConfigError for another sampler, or a model that takes no pairs.
     """
 
+    seeds_are = "pairs"
+
     def _sampler_of(self, sampler: str | AnySampler, fanouts: Sequence[int] | None) -> AnySampler | None:
         if sampler != "neighbor":
             got = sampler if isinstance(sampler, str) else type(sampler).__name__
@@ -118,6 +120,10 @@ class EdgeTask(MiniBatch):
 
 class WholeEdgeTask(EdgeTask):
     """Mode "full": every step takes all training pairs, on the whole graph; see :class:`EdgeTask`."""
+
+    def made_of(self) -> str:
+        """The whole graph."""
+        return f"a step reads the whole graph for {self._trained_on.numel():,} pairs"
 
     def _sampler_of(self, sampler: str | AnySampler, fanouts: Sequence[int] | None) -> AnySampler | None:
         return None

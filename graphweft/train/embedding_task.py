@@ -69,6 +69,8 @@ class EmbeddingTask(LinkTask):
     Raises: ConfigError for metrics where nothing is held out; DataError for a graph without edges to hold out.
     """
 
+    seeds_are = "nodes"
+
     def _set_up(self, setup: Setup) -> None:
         model, ds, seed = setup.model, setup.ds, setup.seed
         self._rows = _classes_of(ds)
@@ -94,6 +96,10 @@ class EmbeddingTask(LinkTask):
         self._takes_seed = "seed" in inspect.signature(model.loss).parameters  # type: ignore[arg-type]
         self._score_pairs(setup)
         self._negative = NegativeSampler(self.split.known)
+
+    def made_of(self) -> str:
+        """The whole graph, of walks some nodes."""
+        return super().made_of() if isinstance(self.model, Node2Vec) else "a step reads the whole graph"
 
     @property
     def metric(self) -> str:

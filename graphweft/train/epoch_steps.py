@@ -7,7 +7,8 @@ single step an epoch and leaves nothing half done. The trainer knows no other na
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from graphweft.train.edge_data import EdgeData
 from graphweft.train.format_trial import FormatTrial
 from graphweft.train.metrics import Evaluation
 from graphweft.train.needs import RunBudget
+from graphweft.train.needs_by_running import kept_buffers
 from graphweft.train.node_order import NodeOrder
 from graphweft.train.replayed import Replays
 from graphweft.train.target import Target
@@ -87,6 +89,21 @@ class Steps(ABC):
         """Those of :attr:`x`, by node as in the data."""
         return self.x
 
+    @contextmanager
+    def _undone(self) -> Iterator[None]:
+        """The model, its gradients and torch's random numbers are after the block what they were before."""
+        parameters, training = list(self.model.parameters()), self.model.training
+        gradients = [parameter.grad for parameter in parameters]
+        try:
+            with torch.random.fork_rng(devices=[]), kept_buffers(self.model):
+                for parameter in parameters:
+                    parameter.grad = None
+                yield
+        finally:
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+            self.model.train(training)
+
     def pause(self) -> None:
         """Gives up memory that steps alone need; the next step takes it again."""
         return
@@ -132,6 +149,10 @@ class Steps(ABC):
         """One epoch, or the rest of one; its loss, shape ()."""
 
     @abstractmethod
+    def rehearsal(self) -> AbstractContextManager[Callable[[], object]]:
+        """What runs a step without an update, in the block; whatever it changes is afterwards as it was before."""
+
+    @abstractmethod
     def logits(self) -> Tensor:
         """The outputs for all rows, in evaluation mode."""
 
@@ -158,6 +179,10 @@ class Steps(ABC):
     def replay_report(self) -> dict[str, Any]:
         """Bounds of batches and launches of a replayed step; empty where none is replayed."""
         return {}
+
+    def made_of(self) -> str:
+        """What a step takes: how many rows, of which nodes."""
+        return ""
 
     def where(self) -> str:
         """Where batches are prepared and trained, and why, before an epoch; empty where there are none."""

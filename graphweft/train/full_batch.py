@@ -6,7 +6,8 @@ by the trainer, which times exactly :meth:`FullBatch.step` as the epoch.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -339,6 +340,17 @@ class FullBatch(Steps):
                 sizes = measure_sizes(plan.compiled.program, arguments.named(), 0)
                 rows, nonzeros = rows | dict(sizes.rows), nonzeros | dict(sizes.nonzeros)
         return found[0], found[1], self._wanted, Sizes(rows, nonzeros)
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[Callable[[], object]]:
+        """As for all steps: call by call, also where steps are replayed."""
+        with self._undone(), owning(self.x, self._wanted):
+            yield self._backward
+
+    def made_of(self) -> str:
+        """All nodes, or those with labels to train on."""
+        rows = self.ds.num_nodes if self._wanted is None else self._wanted.numel()
+        return f"a step computes the outputs of {rows:,} nodes"
 
     def _first_step(self) -> None:
         """A step without an update."""

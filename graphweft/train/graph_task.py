@@ -151,6 +151,7 @@ class GraphTask(MiniBatch):
     the same size.
     """
 
+    seeds_are = "graphs"
     _repeated: Repeated | None = None
     _standing: Standing | None = None  # the model as it was when that was made
     _reader: Reader | None = None

@@ -8,7 +8,8 @@ Hanoi, section 4.3.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,7 @@ from graphweft.loader.parts import MemoryParts, PartSource
 from graphweft.loader.whole_first import WholeFirstLoader, WithJoint
 from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.typed_stack import TypedStack
-from graphweft.partitioning.partition import partition
+from graphweft.partitioning.partition import check_filled, partition
 from graphweft.runtime.staged import PreparedBatch
 from graphweft.sample.stages import Parts
 from graphweft.storage.feature import Features
@@ -91,6 +92,23 @@ class OnGroups(MiniBatch):
 
     def prepare(self) -> None:
         """Nothing is compiled ahead: every group is another graph."""
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[Callable[[], object]]:
+        """As for all mini-batches; no group is held afterwards."""
+        with super().rehearsal() as run:
+            try:
+                yield run
+            finally:
+                self.let_go()
+
+    @abstractmethod
+    def let_go(self) -> None:
+        """Holds no group."""
+
+    def made_of(self) -> str:
+        """As for all mini-batches, with the groups that they are drawn in."""
+        return f"{super().made_of()}, drawn in groups of {self.group} of {len(self._source.bounds) - 1} parts"
 
     def lean(self) -> bool:
         """Makes groups that need less, where they have more than was asked for; whether they had."""
@@ -408,6 +426,7 @@ def _source_of(ds: Dataset, x: Features, macro: Macro | None) -> tuple[PartSourc
     if isinstance(asked, Parts):
         part, parts = asked.part, asked.k
     else:
+        check_filled("macro: parts", asked[1], ds.num_nodes)
         parts, part = asked[1], partition(ds.graph, asked[1], labels=training_labels(ds)).part
     source = MemoryParts(ds.graph, x, ds.y, part, parts)
     return source, torch.from_numpy(source.new_id)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -71,6 +72,11 @@ class LearningRate:
     def now(self) -> float:
         """The rate of the first group."""
         return float(self._optimizer.param_groups[0]["lr"])
+
+    def check(self, epoch: int) -> None:
+        """Before the epoch after ``epoch``. Raises: ConfigError for a rate that would make the parameters infinite."""
+        who = "scheduler" if self._given is not None else "lr"
+        check_rates(self._optimizer, who, f" after epoch {epoch}" if epoch else "")
 
     def begin(self, epochs: int) -> None:
         """Makes a schedule by name, which may follow from the number of epochs of the first fit."""
@@ -139,6 +145,16 @@ class LearningRate:
             self._schedule = lr_scheduler.SequentialLR(self._optimizer, [rising, made], milestones=[self._warmup])
         else:
             self._schedule = made
+
+
+def check_rates(optimizer: Optimizer, who: str, when: str = "") -> None:
+    """Learning rates are finite; those that lie on a device are not looked at. Raises: ConfigError."""
+    for group in optimizer.param_groups:
+        rate = group.get("lr", 0.0)
+        if isinstance(rate, Tensor) and not rate.is_cpu:
+            continue
+        if not math.isfinite(rate):
+            raise ConfigError(f"{who}: expected a finite learning rate, got {float(rate)}{when}")
 
 
 _BY_LENGTH = ("cosine", "linear", "step")

@@ -53,6 +53,8 @@ class LinkTask(MiniBatch):
     Raises: ConfigError for fan-outs that do not fit the model, DataError for a graph without edges to hold out.
     """
 
+    seeds_are = "edges"
+
     def _set_up(self, setup: Setup) -> None:
         check_link(setup.drawn)
         ds = setup.ds

@@ -6,6 +6,7 @@ other settings for the next epoch. Called by the mini-batch trainer.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from graphweft._errors import CheckpointError, ConfigError
 from graphweft.data.dataset import Dataset, training_labels
 from graphweft.loader.multistage import MultistageLoader, NestedBatch
-from graphweft.partitioning.partition import partition
+from graphweft.partitioning.partition import check_filled, partition
 from graphweft.sample.stages import LargeBatch, Parts, Stage, Whole
 from graphweft.storage.feature import Features
 from graphweft.storage.memory_size import memory_bytes
@@ -114,6 +115,7 @@ class Macro:
         kind, one, of = check_macro(given)
         if kind == "large":
             return [LargeBatch(one / of)] if one < of else [Whole()]
+        check_filled("macro: parts", of, ds.num_nodes)
         return [Parts(partition(ds.graph, of, labels=training_labels(ds)).part, one)]
 
     def identity(self) -> dict[str, Any]:
@@ -167,6 +169,15 @@ class MacroRun:
     def forward(self, batch: NestedBatch) -> Tensor:
         """Rows of the batch's seeds."""
         return self._forward(batch) if self.historical is None else self.historical(batch)
+
+    def apart(self, x: Features) -> MacroRun:
+        """The same with hidden rows of its own, whose batches leave those of the run alone."""
+        other = copy.copy(self)
+        if self.historical is not None:
+            other.historical = Historical(self._model, self._ds.graph)
+            other.historical.edges = self.historical.edges
+            other.historical.refresh(x)
+        return other
 
     def end_step(self) -> None:
         """One update was made."""

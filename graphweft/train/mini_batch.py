@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -74,6 +75,7 @@ class MiniBatch(BatchSteps):
     Raises: ConfigError for fan-outs that do not fit the model.
     """
 
+    seeds_are = "nodes"
     _watch: Watch | None = None
     _sum, _count = 0.0, 0  # of losses of the epoch under way
     _unread: tuple[Callable[[], float], int] | None = None  # a loss that is not among them yet, and its share
@@ -181,6 +183,27 @@ class MiniBatch(BatchSteps):
             self._compile(loader)
             if self.replays is not None and not self.replays.refuses(loader.plan):
                 self.replays.prepare(loader.plan, self._given_step())
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[Callable[[], object]]:
+        """As for all steps, on the first batch of the epoch."""
+        macro = self.macro
+        with self._undone(), self.loader.first_batch() as batch:
+            self.macro = None if macro is None else macro.apart(self.x)
+            try:
+                yield (lambda: None) if batch is None else partial(self.rehearse, batch)
+            finally:
+                self.macro = macro
+
+    def rehearse(self, batch: Any) -> None:
+        """The gradients of a batch, without an update."""
+        self.gradients(batch)
+
+    def made_of(self) -> str:
+        """How many seeds, and where they are drawn."""
+        nested = "" if self.macro is None else ", within macro-batches"
+        count = min(self.loader.batch_size, self.loader.num_items)
+        return f"batches of {count:,} {self.seeds_are}{nested}"
 
     def fit_into(self, budget: RunBudget) -> None:
         """Chooses how many batches are prepared ahead and how an evaluation is cut; neither changes a batch."""

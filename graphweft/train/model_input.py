@@ -7,10 +7,12 @@ line for what does not fit. Called by the trainer.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 from graphweft import _config
 from graphweft._errors import ConfigError, DataWarning
@@ -78,6 +80,21 @@ def check_parts(model: object, ds: Any, task: str) -> Any:
         text = f"{ds.name}: nodes of type {name!r} have the labels and receive no edge, so they learn from none"
         warnings.warn(f"{text}; use ds.with_inverse_relations() (graph.add_inverse_relations())", DataWarning, 3)
     return ds
+
+
+def check_updated(model: nn.Module, optimizer: Optimizer, known: Sequence[nn.Parameter]) -> None:
+    """``known`` are the parameters of a trainer when it was made; others that an optimiser has may come later.
+
+    Raises: ConfigError for parameters that came later and that no update would change.
+    """
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    held.update(map(id, known))
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and id(parameter) not in held:
+            raise ConfigError(
+                f"fit: expected the parameters that the trainer was made with, got another object as {name}, which the "
+                "optimizer does not have; a new Trainer trains it"
+            )
 
 
 def trains(model: nn.Module) -> tuple[bool, ...]:

@@ -36,7 +36,7 @@ from graphweft.graph.graph import Graph
 from graphweft.interop.pyg_model import PyGModel
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
-from graphweft.partitioning.partition import partition
+from graphweft.partitioning.partition import check_filled, partition
 from graphweft.partitioning.report import Exchange
 from graphweft.runtime.constants import Reference, consumed, once, owning
 from graphweft.runtime.tape import Tape
@@ -457,6 +457,7 @@ def exchange_of(model: nn.Module, train: Tensor, halo: str, x: Any = None) -> Ex
 
 def owners(ranks: Ranks, graph: Graph, epoch: Exchange) -> Tensor:
     """int64 (num_nodes,): the rank of every node, in the parts that rank 0 predicts the shortest epoch with."""
+    check_filled("ranks", ranks.size, graph.num_nodes)
 
     def make() -> bytes:
         return partition(graph, ranks.size, "auto", epoch=epoch).part.numpy().astype(np.int32).tobytes()

@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from graphweft import _config
@@ -26,6 +25,7 @@ from graphweft._checks import as_plain, check_default_device
 from graphweft._draws import in_turn, mixed
 from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft._keywords import says_what_was_meant
+from graphweft._torch_private import hosted, on_host, with_gradients
 from graphweft._trace import span
 from graphweft.cost import CostModel
 from graphweft.data.part_dataset import PartDataset
@@ -39,15 +39,15 @@ from graphweft.train.between_batches import between_batches, not_finite
 from graphweft.train.checkpoint import plain_state
 from graphweft.train.chosen import Loop
 from graphweft.train.description import describe
-from graphweft.train.device import on_device
+from graphweft.train.device import device_of, on_device
 from graphweft.train.device_memory import run_within
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.embedding_task import for_loss
-from graphweft.train.full_batch import SPLITS
+from graphweft.train.full_batch import SPLITS, is_plain
 from graphweft.train.graph_task import for_rows
 from graphweft.train.history import History
 from graphweft.train.interrupt import Interrupted, StopRequest
-from graphweft.train.model_input import as_read, costs_of, groups_asked, trains
+from graphweft.train.model_input import as_read, check_updated, costs_of, groups_asked, trains
 from graphweft.train.needs import budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.option_table import check_given
@@ -76,13 +76,6 @@ def _opened(given: TrainerOptions, mode: Any) -> tuple[Any, ...]:
     size = usual_graphs(given.sampler, mode, given.batch_size)
     rows = for_rows(*for_loss(given.model, given.task, mode, given.ds), size)
     return *rows, groups_asked(given.task, mode, given.ds, given.macro)
-
-
-@contextmanager
-def _with_gradients() -> Iterator[None]:
-    """Records gradients, whatever the caller's mode is: training under ``torch.no_grad()`` would change nothing."""
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
 
 
 class Trainer(TrainerFacts):
@@ -200,15 +193,17 @@ class Trainer(TrainerFacts):
 
     @takes(TrainerOptions)
     def __init__(self, given: TrainerOptions) -> None:
-        check_default_device("Trainer")
         given.check_kinds()
-        self._fits, self._choice = threading.Lock(), StoredMode.of(given)
-        if self._choice is None:
-            self._set_up(given, given.mode)
-            return
-        self._begin = partial(self._set_up, given)  # anew, where it goes on with a run of the other mode
-        with self._choice.within():
-            self._begin(self._choice.asked(self._choice.plan.mode))
+        if given.device is not None or (device_of(given.model).type != "cpu" and not is_plain(given.model)):
+            check_default_device("Trainer")  # code of the user's own, or another device, under one more
+        with on_host():
+            self._fits, self._choice = threading.Lock(), StoredMode.of(given)
+            if self._choice is None:
+                self._set_up(given, given.mode)
+                return
+            self._begin = partial(self._set_up, given)  # anew, where it goes on with a run of the other mode
+            with self._choice.within():
+                self._begin(self._choice.asked(self._choice.plan.mode))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuses copies: memory that is recorded, threads and an open run folder are one trainer's alone."""
@@ -273,6 +268,7 @@ class Trainer(TrainerFacts):
             self.mode, self._batch, self.promise = make_steps(of_steps, self._budget)
         obstacle = obstacle_to(self._batch, self.ds, self.task, self.mode, self._memory, self.ranks)
         self._order = OrderChoice(self._asked_order, self._batch, obstacle)
+        self._parameters = list(self.model.parameters())
         self._weights, self._trained = BestWeights(self.model, given.restore_best), trains(self.model)
         self._take_data()
         self.history.metric, self.history.name = self.metric, f"{self.ds.name}: {type(self.model).__name__}"
@@ -286,23 +282,26 @@ class Trainer(TrainerFacts):
             **more,
         }
 
+    @hosted
     def staged_plan(self) -> tuple[StagedPlan, Sizes] | None:
         """The compiled batch of mode "mini" and its sizes; None if sampler and model are not one program."""
         self.prepare()
         return self._batch.staged_plan()
 
+    @hosted
     def prepare(self, epochs: int | None = None) -> None:
         """Prepares training: chooses layouts, compiles, computes constant values. :meth:`fit` calls it if needed.
 
         ``epochs``: planned number of epochs, for the choice of an order of the nodes; None: the given order.
         """
         if not self._prepared:
-            with in_turn(mixed(self._seed, 0)), _with_gradients(), self._within():
+            with in_turn(mixed(self._seed, 0)), with_gradients(), self._within():
                 self._order.settle(epochs, self.promise)
                 self._config |= self._order.identity()
                 self._batch.prepare()
             self._prepared = True
 
+    @hosted
     def fit(self, epochs: int) -> History:
         """Trains ``epochs`` further epochs, or fewer if it stops early, and returns the history of all epochs.
 
@@ -321,6 +320,7 @@ class Trainer(TrainerFacts):
         target = self.epoch + epochs
         with ExitStack() as stack:
             stack.enter_context(self._alone())
+            check_updated(self.model, self.optimizer, self._parameters)
             self._weights.put_last()
             self._refresh()
             self._begin_anew()
@@ -343,6 +343,7 @@ class Trainer(TrainerFacts):
             raise Interrupted(self.epoch, signum)
         return self.history
 
+    @hosted
     def evaluate(self, split: str) -> float:
         """The score (:attr:`metric`) on "train", "val" or "test", with the current weights of the model.
 
@@ -350,6 +351,7 @@ class Trainer(TrainerFacts):
         """
         return self.scores(split)[self.metric]
 
+    @hosted
     def scores(self, split: str) -> dict[str, float]:
         """The scores of :meth:`evaluate` and all further metrics by name, such as ``mrr`` for links."""
         check_choice("split", split, SPLITS)
@@ -374,12 +376,14 @@ class Trainer(TrainerFacts):
         """
         return self.predictions().chosen(probabilities)
 
+    @hosted
     def predictions(self) -> Predictions:
         """The result of :meth:`predict` with ids, probabilities and ``save("predictions.csv")``."""
         self._refresh()
         with self._within():
             return predictions_of(self.ds, self._batch.logits(), None if self.task in EMBEDDING_TASKS else self._target)
 
+    @hosted
     def resume(self) -> bool:
         """Resumes the run in ``out``. Returns False, without a change, if there is no run yet.
 
@@ -398,6 +402,7 @@ class Trainer(TrainerFacts):
         self._take_up(state)
         return True
 
+    @hosted
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue: configuration, model, optimiser, best model, history."""
         within, best, averages = self._batch.within_epoch(), self.history.best, self._update.averages
@@ -424,6 +429,7 @@ class Trainer(TrainerFacts):
             **({"callbacks": states} if (states := self._loop.callbacks.state_dict()) else {}),
         }
 
+    @hosted
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Loads a result of :meth:`state_dict`. The model then has the best weights, as after ``fit``.
 
@@ -522,6 +528,7 @@ class Trainer(TrainerFacts):
             self._batch.after_batch = between_batches(told, *here, folder, show)
             self._loop.callbacks.fit_start(self)
             while self.epoch < target and not (self.stopped_early or self.should_stop) and stop.asked() is None:
+                self._rate.check(self.epoch)
                 if not self._batch.batches_done:
                     self._loop.callbacks.epoch_start(self, self.epoch + 1)
                 with span(f"epoch {self.epoch + 1}", "epoch"):
@@ -567,7 +574,7 @@ class Trainer(TrainerFacts):
     def _one_epoch(self, last: bool) -> EpochRecord:
         """One step, timed, and an evaluation where one is due, timed apart."""
         epoch = self.epoch + 1
-        with in_turn(mixed(self._seed, epoch)), _with_gradients():
+        with in_turn(mixed(self._seed, epoch)), with_gradients():
             start = time.perf_counter()
             loss = float(self._batch.step())
             middle = time.perf_counter()

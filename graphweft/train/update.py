@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from graphweft._errors import CheckpointError
 from graphweft.optim import SGD, Adam
+from graphweft.train.learning_rate import check_rates
 
 
 class Update:
@@ -54,7 +55,8 @@ class Update:
         self.optimizer.zero_grad(set_to_none=set_to_none)
 
     def step(self) -> None:
-        """One update."""
+        """One update. Raises: ConfigError for a rate that is not finite, with the parameters as they are."""
+        check_rates(self.optimizer, "lr")
         if self._clip_value is not None:
             nn.utils.clip_grad_value_(self._model.parameters(), self._clip_value)
         self._clipped_step()
@@ -84,7 +86,8 @@ class Update:
         return self._ema is None or len(self.averages) == len(dict(self._model.named_parameters()))
 
     def write_rates(self) -> None:
-        """Writes learning rates that have changed to where a recorded update reads them."""
+        """Writes learning rates that have changed to where a recorded update reads them; checks them as a step."""
+        check_rates(self.optimizer, "lr")
         if self._own is not None:
             self._own.write_rates()
 

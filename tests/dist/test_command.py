@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -218,3 +219,40 @@ def test_ranks_are_not_started_for_what_they_cannot_train(
     assert main(["train", "--data", "cora", "--scale", "0.15", "--ranks", "2", *options]) == 2
     err = capsys.readouterr().err
     assert text in err and len(err.splitlines()) == 1
+
+
+def test_more_ranks_than_processors_start_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["train", *SMALL, "--ranks", "4096"], ["doctor", "--network", "--ranks", "4096"]):
+        assert main(words) == 2
+        told = capsys.readouterr().err
+        assert "ranks: expected at most " in told and "got 4096; torchrun takes any number" in told
+
+
+def test_more_ranks_than_nodes_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ends = np.array([[0, 1], [1, 0]])
+    np.savez(tmp_path / "two.npz", edge_index=ends, x=np.eye(2, dtype=np.float32), y=np.array([0, 1]), train_idx=[0, 1])
+    words = [
+        "train",
+        "--data",
+        str(tmp_path / "two.npz"),
+        "--ranks",
+        "3",
+        "--epochs",
+        "1",
+        "--out",
+        str(tmp_path / "r"),
+    ]
+    assert main(words) == 2
+    assert "ranks: expected at most one for each of the 2 nodes, got 3" in capfd.readouterr().err
+
+
+def test_a_rank_that_ends_may_be_silent_for_longer(tmp_path: Path) -> None:
+    Board.create(tmp_path / "board", 2)
+    board = Board(tmp_path / "board", 2)
+    board.beat(0)
+    assert 0 <= (board.silent_seconds(0) or 0.0) < 60
+    board.end(0, 1000.0)
+    board.beat(0)  # of the thread, which may be at it
+    silent = board.silent_seconds(0)
+    assert silent is not None and silent < -900
+    assert board.silent_seconds(1) is None

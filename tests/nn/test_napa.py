@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 from math import prod
+from typing import Any
 
 import pytest
 import torch
@@ -248,3 +249,42 @@ def test_operands_of_two_dtypes_are_refused_with_the_remedy() -> None:
         gw.errors.DtypeError, match=r"pull: expected edge values of torch.float32, as h, got torch.float64"
     ):
         gw.pull(graph, h, torch.ones(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("call", [gw.pull, gw.push])
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_extrema_of_complex_numbers_are_refused(call: Any, reduce: str) -> None:
+    graph, h = gw.Graph([0, 1, 2], [1, 2, 0]), torch.ones(3, 4, dtype=torch.complex64)
+    for weight, edge in (("copy", None), ("mul", torch.ones(3, dtype=torch.complex64))):
+        with pytest.raises(
+            gw.errors.DtypeError, match=f"expected real numbers with reduce '{reduce}', got torch.compl"
+        ):
+            call(graph, h, edge, weight=weight, reduce=reduce)
+    assert torch.equal(call(graph, h, weight="copy", reduce="sum"), h)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.complex64])
+def test_weights_that_kinds_of_numbers_do_not_have_are_refused(dtype: torch.dtype) -> None:
+    graph, h = gw.Graph([0, 1, 2], [1, 2, 0]), torch.ones(3, 4, dtype=dtype)
+    with pytest.raises(gw.errors.DtypeError, match="expected floating numbers with weight 'softmax'"):
+        gw.pull(graph, h, torch.ones(3, dtype=dtype), weight="softmax")
+    if dtype == torch.bool:
+        with pytest.raises(gw.errors.DtypeError, match="expected numbers with weight"):
+            gw.pull(graph, h, torch.ones(3, dtype=dtype), weight="sub")
+        with pytest.raises(gw.errors.DtypeError, match="expected numbers with mode"):
+            gw.neighbor_apply(graph, h, mode="sub")
+
+
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_extrema_of_truth_values(reduce: str) -> None:
+    graph = gw.Graph([0, 1, 2, 0], [1, 2, 0, 2], num_nodes=4)
+    h = torch.tensor([[True, False], [False, False], [True, True], [False, True]])
+    every = {0: [2], 1: [0], 2: [0, 1], 3: []}
+    joined = torch.any if reduce == "max" else torch.all
+    wanted = torch.stack([joined(h[ids], 0) if ids else torch.zeros(2, dtype=torch.bool) for ids in every.values()])
+    assert torch.equal(gw.pull(graph, h, weight="copy", reduce=reduce), wanted)
+    function = torch.amax if reduce == "max" else torch.amin
+    out = gw.update_all(
+        graph, lambda e: {"m": e.src["h"]}, lambda n: {"h": function(n.mailbox["m"], 1)}, ndata={"h": h}
+    )
+    assert torch.equal(out["h"], wanted)

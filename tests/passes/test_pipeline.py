@@ -13,6 +13,7 @@ from graphweft._config import config
 from graphweft.cost import CostModel
 from graphweft.graph.graph import Graph
 from graphweft.ir.ops import Op
+from graphweft.ir.program import Builder, Value
 from graphweft.nn import GCN, GIN, SAGE
 from graphweft.passes import pipeline
 from graphweft.passes.pipeline import PASSES, Compiled
@@ -175,3 +176,21 @@ def test_tuned_run_fits_the_model_to_its_first_step() -> None:
     fitted = model.function.plans()[-1].compiled.model
     assert fitted.coefficients != CostModel().coefficients
     torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-4)
+
+
+def test_many_layers_take_time_that_grows_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, x, made = _graph(), torch.ones(300, 64), [0]
+    like = Builder.like
+
+    def counted(self: Builder, value: Value, inputs: tuple[Value, ...]) -> Value:
+        made[0] += 1
+        return like(self, value, inputs)
+
+    monkeypatch.setattr(Builder, "like", counted)
+    counts = []
+    for layers in (16, 48):
+        made[0] = 0
+        with config(certify=False):
+            _compiled(GCN(64, 16, 40, num_layers=layers), graph, x)
+        counts.append(made[0])
+    assert counts[1] < 4 * counts[0]  # three times the layers

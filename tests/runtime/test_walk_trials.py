@@ -142,3 +142,24 @@ def test_a_softmax_keeps_the_digits_of_large_logits(scale, log):
     wanted = [expected, *torch.autograd.grad((expected * seed).sum(), double)]
     for got, value in zip(found, wanted, strict=True):
         torch.testing.assert_close(got.double(), value.detach(), rtol=2e-5, atol=2e-5)
+
+
+def test_long_sums_of_an_edge_are_right_enough_to_be_used():
+    """Pieces are added up: 4,096 roundings of one number on another showed in what follows from the sum."""
+    nodes, width = 24, 65_537
+    torch.manual_seed(0)
+    graph = gw.Graph(torch.randint(0, nodes, (80,)), torch.randint(0, nodes, (80,)), num_nodes=nodes)
+    x = torch.randn(nodes, width, requires_grad=True)
+
+    def message(edges):
+        return {"m": edges.src["h"] * torch.exp(-((edges.src["h"] - edges.dst["h"]) ** 2).mean(1, keepdim=True))}
+
+    def total(x):  # a warning would be an error
+        return gw.update_all(graph, message, lambda n: {"h": n.mailbox["m"].sum(1)}, ndata={"h": x})["h"]
+
+    (slope,) = torch.autograd.grad(total(x).sum(), x)
+    src, dst = graph.edges()
+    exact = x.detach().double().requires_grad_()
+    near = torch.exp(-((exact[src] - exact[dst]) ** 2).mean(1, keepdim=True))
+    (wanted,) = torch.autograd.grad((exact[src] * near).sum(), exact)
+    torch.testing.assert_close(slope.double(), wanted, rtol=1e-4, atol=1e-5)

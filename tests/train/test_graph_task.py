@@ -270,8 +270,8 @@ def test_the_command_finds_the_task(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert loaded.evaluate("test") == pytest.approx(
         json.loads((run / "summary.json").read_text())["test_acc_at_best_val"]
     )
-    code, out, err = _run(capsys, "explain", "--data", tmp_path / "SET", "--model", "gin")
-    assert code == 0 and out.startswith("GIN on "), err
+    code, out, err = _run(capsys, "explain", "--data", tmp_path / "SET", "--model", "gin", "--edge-data", "ignore")
+    assert code == 0 and out.startswith("GraphModel on ") and "batches of 24 graphs" in out, err
 
 
 def test_mode_full_takes_all_graphs_in_every_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,6 @@ from graphweft.data.readers.assemble import (
     Array,
     Labels,
     ReadOptions,
-    Split,
     as_ids,
     check_indptr,
     check_range,
@@ -30,14 +29,12 @@ from graphweft.data.readers.assemble import (
     csr_graph,
     dense_features,
     labels,
-    mask_idx,
     named,
     no_labels,
-    random_split,
     sparse_features,
-    split_number,
 )
 from graphweft.data.readers.files import ARRAYS_FLOOR, content_limit, node_limit, one_line
+from graphweft.data.readers.split import read_split
 from graphweft.data.table_encoding import TableEncoding
 from graphweft.graph.graph import Graph
 from graphweft.storage.feature import Features, SparseFeatures
@@ -270,38 +267,3 @@ def _csr_labels(archive: NpzArchive, rows: int, declared: int | None) -> Labels:
     y = torch.zeros(rows, width)
     y[torch.repeat_interleave(torch.arange(rows), offsets.diff())[held], columns[held]] = 1.0
     return Labels(y, width, "multilabel")
-
-
-def read_split(archive: NpzArchive, found: Labels, options: ReadOptions) -> Split:
-    """The split of the masks or of ``fold``; at random by seed where the file has none.
-
-    Raises: DataError.
-    """
-    rows = found.y.shape[0]
-    parts = [part for part in ("train", "val", "test") if f"{part}_mask" in archive]
-    if not parts:
-        if "fold" in archive:
-            return fold_split(archive.array("fold", (rows,), "iu"), split_number(options.split))
-        return random_split(found, options.seed)
-    if "train" not in parts:
-        raise DataError(f"train_mask: expected it beside {parts[0]}_mask, got none")
-    number = split_number(options.split)
-    idx = {part: torch.empty(0, dtype=torch.int64) for part in ("train", "val", "test")}
-    for part in parts:
-        if f"{part}_idx" in archive:  # where their order is not the ascending one
-            idx[part] = as_ids(f"{part}_idx", archive.array(f"{part}_idx", (None,), "iu")).long()
-            check_range(f"{part}_idx", idx[part], rows)
-            archive.leave_out(f"{part}_mask")
-        else:
-            idx[part] = mask_idx(f"{part}_mask", archive.array(f"{part}_mask"), rows, number)
-    return Split(**idx)
-
-
-def fold_split(fold: Array, number: int) -> Split:
-    """Cross-validation: fold ``number`` is tested, the next one validates, the rest (and rows of no fold) trains."""
-    folds = [int(value) for value in np.unique(fold) if value >= 0]
-    if not 0 <= number < len(folds):
-        raise DataError(f"split: expected a number in [0, {len(folds)}), got {number}")
-    test = fold == folds[number]
-    val = (fold == folds[(number + 1) % len(folds)]) & ~test
-    return Split(*(torch.from_numpy(np.flatnonzero(part)) for part in (~test & ~val, val, test)))

@@ -17,6 +17,7 @@ import numpy as np
 from graphweft._errors import DataError, DataWarning, GraphWeftError
 from graphweft.data.checks import overlap
 from graphweft.data.dataset import NOT_USED, Dataset
+from graphweft.data.part_check import is_parts
 from graphweft.data.readers import (
     edge_list,
     gnn_benchmark,
@@ -35,6 +36,8 @@ from graphweft.data.readers import (
 from graphweft.data.readers.archive import NpzArchive
 from graphweft.data.readers.assemble import ReadOptions
 from graphweft.data.readers.files import kind_of, list_folder, one_line, open_regular, show
+
+_NETWORKX = "gw.interop.from_networkx(networkx."
 
 # In the order in which they are asked; the first whose members fit reads the archive.
 ARCHIVES: tuple[tuple[Callable[[set[str]], bool], Callable[[NpzArchive, ReadOptions], Dataset]], ...] = (
@@ -121,6 +124,9 @@ def _read(path: Path, options: ReadOptions) -> Dataset:
         file.seek(0)
         if start[:2] == b"PK" or path.suffix == ".npz":
             return _read_archive(NpzArchive(file, show(path.name)), named)
+    other = _other_format(path, start)
+    if other:
+        raise DataError(other)
     if start.startswith(b"%%MatrixMarket") or path.name.endswith((".mtx", ".mtx.gz")):
         return matrix_market.read_matrix_market(path, named)
     if rdf.is_ntriples(path.name):
@@ -128,11 +134,27 @@ def _read(path: Path, options: ReadOptions) -> Dataset:
     return edge_list.read_edge_list(path, named)
 
 
+def _other_format(path: Path, start: bytes) -> str:
+    """What a file in a common format is that no reader takes, and what to do; empty for any other."""
+    text = start.lstrip().lower()
+    if start[:6] == b"\x93NUMPY":
+        return "expected a graph, got one array of NumPy; np.savez(file, edge_index=, x=, y=) writes a graph"
+    if path.name.lower().endswith((".json", ".json.gz")) or text.startswith(b"{"):
+        return f"expected a table of edges, got JSON; {_NETWORKX}node_link_graph(held)) takes such a graph"
+    if text.startswith((b"<?xml", b"<graphml", b"<gexf", b"<!doctype", b"<html")):
+        return f"expected a table of edges, got XML; {_NETWORKX}read_graphml(path)) takes such a graph"
+    return ""
+
+
 def _read_archive(archive: NpzArchive, options: ReadOptions) -> Dataset:
     names = set(archive.names())
     for fits, read in ARCHIVES:
         if fits(names):
             return _with_unused(read(archive, options), archive.unused())
+    if any(name.endswith("data.pkl") for name in names):
+        raise DataError(
+            "expected arrays, got a file of torch.save, which is not unpickled; gw.from_pyg takes what it holds"
+        )
     held = one_line(", ".join(sorted(names)), 100) or "nothing"
     raise DataError(f"expected members indptr and indices, or edge_index, got {held}")
 
@@ -152,6 +174,8 @@ def _read_folder(path: Path, options: ReadOptions) -> Dataset:
         for fits, read in FOLDERS:
             if fits(names):
                 return read(place, options)
+    if is_parts(path):
+        raise DataError("expected data, got the parts of partition, from which graphweft train --ranks trains")
     if (path / "last.pt").is_file():
         raise DataError("expected data, got the folder of a run, which graphweft evaluate, predict and plot take")
     raise DataError(

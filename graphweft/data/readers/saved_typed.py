@@ -23,9 +23,9 @@ from graphweft.data.readers.npz import (
     read_features,
     read_labels,
     read_names,
-    read_split,
     side_arrays,
 )
+from graphweft.data.readers.split import read_split
 from graphweft.graph.graph import Graph
 from graphweft.storage.feature import Features
 

@@ -26,7 +26,8 @@ from graphweft.data.readers.assemble import (
     split_number,
 )
 from graphweft.data.readers.files import node_limit
-from graphweft.data.readers.npz import read_features, read_labels, read_names, read_split, side_arrays
+from graphweft.data.readers.npz import read_features, read_labels, read_names, side_arrays
+from graphweft.data.readers.split import read_split
 from graphweft.graph.graph import Graph
 from graphweft.storage.feature import Features
 
