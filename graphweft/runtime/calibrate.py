@@ -56,16 +56,19 @@ _PRODUCTS = (
     (6_000, 500, 32), (20_000, 128, 32), (30_000, 32, 64), (60_000, 32, 16), (10_000, 64, 128), (20_000, 128, 16),
     (6_000, 500, 16),
 )  # fmt: skip
-# Of attention: nodes, edges, heads, columns of a head.
+# Of attention: destinations, sources, edges, heads, columns of a head.
 _ATTENDED = (
-    (3_000, 150_000, 8, 4),
-    (12_000, 60_000, 8, 4),
-    (3_000, 150_000, 1, 64),
-    (3_000, 150_000, 8, 16),
-    (12_000, 120_000, 8, 16),
-    (18_000, 360_000, 8, 8),
-    (30_000, 150_000, 1, 32),
-    (40_000, 400_000, 8, 2),
+    (3_000, 3_000, 150_000, 8, 4),
+    (12_000, 12_000, 60_000, 8, 4),
+    (3_000, 3_000, 150_000, 1, 64),
+    (3_000, 3_000, 150_000, 8, 16),
+    (20_000, 20_000, 200_000, 8, 2),
+    (13_000, 26_000, 130_000, 1, 7),
+    (12_000, 12_000, 120_000, 8, 16),
+    (18_000, 18_000, 360_000, 8, 8),
+    (30_000, 30_000, 150_000, 1, 32),
+    (40_000, 40_000, 400_000, 8, 2),
+    (10_000, 40_000, 50_000, 8, 8),
 )
 # Of sparse features: rows, columns, entries of a row, columns of the weight.
 _STORED = ((8_000, 500, 50, 16), (8_000, 500, 50, 256), (20_000, 500, 30, 64), (60_000, 500, 10, 16))
@@ -73,7 +76,7 @@ _STORED = ((8_000, 500, 50, 16), (8_000, 500, 50, 256), (20_000, 500, 30, 64), (
 
 def machine_key() -> str:
     """Names this machine for the cache: processor, instruction set level, threads, version of the measurement."""
-    facts = [platform.machine(), processor(), LEVEL, str(torch.get_num_threads()), "5"]
+    facts = [platform.machine(), processor(), LEVEL, str(torch.get_num_threads()), "6"]
     return hashlib.sha256("|".join(facts).encode()).hexdigest()[:16]
 
 
@@ -196,8 +199,8 @@ def _calls() -> Iterator[_Samples]:
         yield _products(n, k, m)
     for n, features, each, width in _STORED:
         yield _sparse(n, features, each, width)
-    for nodes, edges, heads, width in _ATTENDED:
-        yield _attention(nodes, edges, heads, width)
+    for rows, columns, edges, heads, width in _ATTENDED:
+        yield _attention(rows, columns, edges, heads, width)
     for n in (20_000, 60_000):
         yield _rows(n)
 
@@ -231,15 +234,16 @@ def _sparse(n: int, features: int, each: int, width: int) -> _Samples:
     return [(work, _best(functools.partial(sparse.spmm, along, x, weight=values))) for work, along, x in calls]
 
 
-def _attention(nodes: int, edges: int, heads: int, channels: int) -> _Samples:
+def _attention(nodes: int, sources: int, edges: int, heads: int, channels: int) -> _Samples:
     """Additive attention and its gradients."""
-    rows, kind = _random_adjacency(nodes, nodes, edges), Attention(Score.ADD, heads)
-    value, ends = _random_rows(nodes, heads * channels), (_random_rows(nodes, heads), _random_rows(nodes, heads))
+    rows, kind = _random_adjacency(nodes, sources, edges), Attention(Score.ADD, heads)
+    value, given = _random_rows(sources, heads * channels), _random_rows(nodes, heads * channels)
+    ends = _random_rows(sources, heads), _random_rows(nodes, heads)
     out, stats = attend(rows, kind, value, ends, stats=True)
     assert stats is not None  # as they were asked for
     forward = functools.partial(attend, rows, kind, value, ends, stats=True)
-    backward = functools.partial(attend_grad, rows, rows.transpose(), kind, value, ends, (out, stats), value)
-    sizes = (nodes, rows.num_edges, heads, channels, nodes)
+    backward = functools.partial(attend_grad, rows, rows.transpose(), kind, value, ends, (out, stats), given)
+    sizes = (nodes, rows.num_edges, heads, channels, sources)
     return [(attention_work(*sizes), _best(forward)), (attention_work(*sizes, backward=True), _best(backward))]
 
 
