@@ -260,6 +260,7 @@ void Graph::drop_unread() const {
   for (const auto* forms : {&forms_->by, &forms_->loose, &forms_->side_by_side})
     for (const Form& form : *forms)
       if (form && !form->is_read) {
+        form->is_dropped = true;
         Numbers<int32_t>().swap(form->indices);
         Numbers<int32_t>().swap(form->edge_ids);
       }

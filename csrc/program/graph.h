@@ -27,9 +27,10 @@ struct Compressed {
   mutable Numbers<int32_t> edge_ids;                   // empty: position p is edge p, or nobody asks
   mutable std::shared_ptr<const Stretches> stretches;  // null: not made
   mutable bool is_read = false;                        // row by row, by what outlives the making of graphs
+  mutable bool is_dropped = false;                     // `indices` and `edge_ids`, as nobody reads them any more
 
   [[nodiscard]] int64_t num_rows() const { return int64_t(indptr.size()) - 1; }
-  [[nodiscard]] int64_t num_edges() const { return indptr.empty() ? 0 : indptr.back(); }
+  [[nodiscard]] int64_t num_edges() const { return is_dropped ? indptr.back() : int64_t(indices.size()); }
   [[nodiscard]] gw_adjacency native() const;
 };
 using Form = std::shared_ptr<const Compressed>;

@@ -229,7 +229,7 @@ def test_mistakes_are_one_line() -> None:
         (lambda: t.split_nodes(ds, val=1.5), "expected val as a number of rows >= 0 or a share in [0, 1), got 1.5"),
         (lambda: t.split_nodes(ds, val=1, test=1), "expected parts that fit 2 labelled rows, got val=1 and test=1"),
         (lambda: t.split_nodes(ds, per_class=3), "expected per_class <= 1, the rows of class 0, got 3"),
-        (lambda: t.split_nodes(ds, test=None), "expected per_class where test=None"),
+        (lambda: t.split_nodes(ds, test=None), "expected per_class with test=None"),
         (lambda: t.random_walk_encoding(typed, 2), "expected an untyped graph"),
         (lambda: t.random_walk_encoding(graph, 0), "steps as an integer >= 1, got 0"),
         (lambda: t.laplacian_encoding(graph, 99), "an integer from 1 to 24"),
