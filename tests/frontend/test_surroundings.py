@@ -203,6 +203,6 @@ def test_data_and_batches_come_under_another_default_device() -> None:
         assert again.train_idx.device.type == "cpu"
         found = [next(iter(one)) for one in (loader, gw.Loader(ds, ds.train_idx, fanouts=[2], batch_size=8))]
         model = gw.nn.GCN(ds.num_features, 4, ds.num_classes, num_layers=2)  # has no numbers
-        with pytest.raises(gw.errors.ConfigError, match="expected .*, got .*meta"):
+        with pytest.raises(gw.errors.ConfigError, match=r"expected .*, got .*meta"):
             gw.Trainer(model, ds, lr=0.01, mode="full").fit(1)
     assert torch.equal(found[0].n_id, found[1].n_id) and found[0].n_id.device.type == "cpu"
