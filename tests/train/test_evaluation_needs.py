@@ -64,6 +64,7 @@ def test_outputs_that_a_recorded_run_hands_out_are_counted(kind: str, ds: Datase
     assert needs.fits(needs.least) and not needs.fits(needs.running + needs.outputs)
 
 
+@pytest.mark.own_process
 @pytest.mark.parametrize("kind", ["GIN", "NGCF"])
 def test_what_an_evaluation_computes_once_is_rehearsed_with_what_passes_meanwhile(kind: str, ds: Dataset) -> None:
     """Against a pool: copies of wide rows, and values that are made for others alone, are mapped, and stay so."""

@@ -15,6 +15,7 @@ from graphweft.train.full_batch import FullBatch
 from graphweft.train.strategies import unlimited
 
 
+@pytest.mark.own_process
 def test_sparse_features_with_dropout_are_counted_by_their_entries() -> None:
     ds = gw.synthetic("pubmed", scale=0.6, seed=0)
     assert isinstance(ds.x, SparseFeatures)
