@@ -524,7 +524,7 @@ def test_a_batch_that_has_no_room_is_not_trained_on_to_see_what_it_takes(
 def test_a_batch_that_reaches_the_nodes_that_its_part_does_is_made_to_see_how_much_larger_it_is() -> None:
     """In a room of five times what the part takes, with eight times as many seeds; inner layers of a step grow more.
 
-    But for torch's own blocks, which the part takes from its heap.
+    Torch's own blocks are left out: a part takes them from its heap, so it does not tell what the whole maps for them.
     """
     ds = gw.synthetic("reddit", scale=0.0122, seed=516)
     mini = gw.Trainer(make_model("NGCF", ds), ds, mode="mini", fanouts=(10, 10), batch_size=1024)._batch
@@ -567,14 +567,15 @@ def test_the_least_of_a_full_batch_keeps_values_where_making_them_again_takes_mo
 
 
 @pytest.mark.own_process
-def test_a_part_of_a_tile_tells_what_the_tile_takes(ds: Dataset) -> None:
+def test_a_part_of_a_tile_tells_what_the_tile_takes() -> None:
+    ds = gw.synthetic("arxiv", scale=0.5, seed=0)  # so large that a page more or less is little
     model = make_model("GAT", ds)
     mini = gw.Trainer(model, ds, mode="mini", fanouts=(5, 5), batch_size=256)._batch
     assert isinstance(mini, MiniBatch)
     mini.prepare()
-    ids = torch.arange(4096)
+    ids = torch.arange(16384)
     whole, part = _tried_tile(mini, model, ids), _tried_tile(mini, model, ids[::8].contiguous(), 8)
-    assert 0.9 * whole < part < 1.5 * whole + POOL.page  # which both are counted in
+    assert 0.9 * whole < part < 1.5 * whole
 
 
 def test_what_kernels_keep_of_a_step_lies_beside_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_what_products_pack_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_sparse_features_are_turned_around_in_memory_that_a_step_has_freed() -> None:
-    """For the gradient of the first weight, once: it stays in the gaps of the step, as the pool itself has it."""
+    """For the gradient of the first weight, once. What stays of it parts the room of the next step, which is mapped."""
     ds = gw.synthetic("pubmed", scale=0.6, seed=0)
     assert isinstance(ds.x, SparseFeatures)
     batch = gw.Trainer(gw.nn.GIN(ds.num_features, 64, ds.num_classes, num_layers=2, dropout=0.5), ds)._batch
