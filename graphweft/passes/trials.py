@@ -276,10 +276,11 @@ def elements(program: Program, sizes: Mapping[str, int]) -> int:
 def plain_torch() -> Iterator[None]:
     """Whatever mode the caller is in, trials run as plain differentiable code, and warn about nothing.
 
-    What they save is nobody's: activation checkpointing counts what a call saves, at first and again.
+    What they save is nobody's: activation checkpointing counts what a call saves, at first and again. It is detached: a
+    function that saves its own result would hold itself, and no collector sees that.
     """
     with (
-        saved_tensors_hooks(_unchanged, _unchanged),
+        saved_tensors_hooks(Tensor.detach, _unchanged),
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast("cpu", enabled=False),

@@ -1,0 +1,49 @@
+"""Trials of rewrites leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+
+import graphweft as gw
+from graphweft._budget import own_bytes
+from graphweft._memory import POOL
+from graphweft.passes.certificate import MEMORY
+from graphweft.passes.trials import plain_torch
+
+
+def test_a_function_that_saves_its_own_result_does_not_hold_itself() -> None:
+    with plain_torch():
+        x = torch.zeros(1 << 10, requires_grad=True)
+        made = [x.exp(), x.sigmoid(), torch.relu(x + 1), x.softmax(0)]
+        (gradient,) = torch.autograd.grad(made[0].sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(gradient.sum(), x)
+        assert torch.equal(gradient, torch.ones_like(x)) and torch.equal(second, torch.ones_like(x))
+        left = [weakref.ref(tensor) for tensor in made]
+        del x, made, gradient, second
+    assert [ref() for ref in left] == [None] * len(left)
+
+
+@pytest.mark.own_process
+def test_what_was_tried_is_let_go(tmp_path: Path) -> None:
+    """Numbers of trials are float64, as none of the model's are."""
+
+    def held() -> int:
+        gc.collect()
+        return sum(isinstance(item, torch.Tensor) and item.dtype == torch.float64 for item in gc.get_objects())
+
+    graph = gw.Graph([0, 1, 2], [1, 2, 0])
+    before, memory = held(), list[int]()
+    for hidden in (128, 256):
+        MEMORY.clear()
+        with gw.config(cache_dir=str(tmp_path / str(hidden)), certify=True):  # where no program was tried yet
+            gw.nn.GAT(5, hidden, 2, num_layers=2, heads=2)(graph, torch.ones(3, 5)).sum().backward()
+        gc.collect()
+        POOL.trim()
+        memory.append(own_bytes())
+    assert held() == before
+    assert memory[1] - memory[0] < 2 << 20
