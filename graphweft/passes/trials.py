@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -260,16 +261,14 @@ def _whole_numbers(item: Any) -> Iterator[int]:
             yield from _whole_numbers(part)
 
 
-def elements(program: Program, sizes: Mapping[str, int]) -> int:
-    """Elements of the largest value when the symbols have ``sizes``."""
-    most = 0
-    for value in program.values:
-        if isinstance(value.type, TensorType):
-            count = sizes.get(value.type.rows, 1) if value.type.rows else 1
-            for size in value.type.dims:
-                count *= size
-            most = max(most, count)
-    return most
+def elements(program: Program, sizes: Mapping[str, int]) -> list[int]:
+    """Elements of each value that is a tensor when the symbols have ``sizes``."""
+    kinds = (value.type for value in program.values)
+    return [
+        math.prod(kind.dims) * (sizes.get(kind.rows, 1) if kind.rows else 1)
+        for kind in kinds
+        if isinstance(kind, TensorType)
+    ]
 
 
 @contextlib.contextmanager

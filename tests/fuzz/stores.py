@@ -364,7 +364,8 @@ def budgets(
         print(f"predicted over measured {spread}; {near} of {len(ratios)} within 15 %")
     if leasts:
         spread = f"{min(leasts):.2f} to {max(leasts):.2f}, median {statistics.median(leasts):.2f}"
-        print(f"named over measured {spread}; {sum(ratio <= _MOST_NAMED for ratio in leasts)} of {len(leasts)} within 1.5")
+        near = sum(ratio <= _MOST_NAMED for ratio in leasts)
+        print(f"named over measured {spread}; {near} of {len(leasts)} within {_MOST_NAMED}")
     return wrong
 
 

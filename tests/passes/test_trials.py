@@ -5,15 +5,17 @@ from __future__ import annotations
 import gc
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import graphweft as gw
 from graphweft._budget import own_bytes
-from graphweft._memory import POOL
-from graphweft.passes.certificate import MEMORY
+from graphweft._memory import POOL, lean_heap
+from graphweft.passes.certificate import MEMORY, Certifier
 from graphweft.passes.trials import plain_torch
+from graphweft.train.needs_by_running import grown_while
 
 
 def test_a_function_that_saves_its_own_result_does_not_hold_itself() -> None:
@@ -47,3 +49,28 @@ def test_what_was_tried_is_let_go(tmp_path: Path) -> None:
         memory.append(own_bytes())
     assert held() == before
     assert memory[1] - memory[0] < 2 << 20
+
+
+@pytest.mark.own_process
+@pytest.mark.parametrize("kind", ["GCN", "Transformer", "HGT", "RGCN"])
+def test_what_a_trial_takes_is_counted(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With four types of nodes, and sixteen relations of which each has tables of its own."""
+    types = range(4)
+    edges = {(f"t{a}", "to", f"t{b}"): ([0, 1], [1, 0]) for a in types for b in types}
+    graph = gw.Graph.hetero(edges, {f"t{a}": 2 for a in types})
+    more = {"num_relations": 16} if kind in ("HGT", "RGCN") else {}
+    more |= {"num_node_types": 4} if kind == "HGT" else {}
+    model = getattr(gw.nn, kind)(32, 64, 8, num_layers=2, **more)
+    taken, tried = list[tuple[int, int]](), Certifier._tried
+
+    def measured(self: Certifier, name: str, trial: Any, doubled: Any) -> Any:
+        most, found = grown_while(lambda: tried(self, name, trial, doubled))
+        taken.append((most, self._trial_bytes(doubled(self._program))))
+        return found
+
+    monkeypatch.setattr(Certifier, "_tried", measured)
+    lean_heap()
+    MEMORY.clear()
+    with gw.config(cache_dir=str(tmp_path), certify=True):
+        model(graph if more else gw.Graph([0, 1], [1, 0]), torch.ones(8 if more else 2, 32)).sum().backward()
+    assert taken and all(most < told + (1 << 20) and told < 8 * most + (4 << 20) for most, told in taken)
