@@ -206,8 +206,8 @@ def _times_larger(mini: BatchSteps, part: Prepared, times: float, seeds: int) ->
     """By how much a batch of ``seeds``, ``times`` as many, is larger than a part of it, and so is its step.
 
     Neighbourhoods overlap, those of more seeds the more: the widest rows may be there once all nodes are reached, while
-    those of inner layers still grow. Sizes tell; and batches are made to see, each of at most twice as many seeds as the
-    one before, as far as there is room for as many more rows, or for what sizes say of them.
+    those of inner layers still grow. Sizes tell; and batches are made to see, each of at most twice as many seeds as
+    the one before, as far as there is room for as many more rows, or for what sizes say of them.
     """
     ready, count, step = sum(part.held), max(round(seeds / times), 1), times
 

@@ -9,6 +9,7 @@ which follow from sizes; what a batch takes is measured on one.
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,6 +42,7 @@ from graphweft.train.group_rehearsal import Rehearsed, grown_beside_others, held
 from graphweft.train.link_task import MOST_SCORED, RANKED_AMONG
 from graphweft.train.needs import MARGIN, Needs, RunBudget, refusal
 from graphweft.train.needs_by_running import kept_buffers
+from graphweft.train.needs_by_sizes import times_held
 from graphweft.train.part_inference import PartInference
 from graphweft.train.stored_evaluation import evaluation_needs, outputs_bytes, structure_of_part
 from graphweft.train.target import Target
@@ -65,7 +67,7 @@ _LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known p
 # Bytes of an edge while edges are held out, beside the structure: both ends, sorted pairs, places and what is kept; and
 # what there is of any graph.
 SPLITTING, _SPLITS = 100, 2 << 20
-# Of an edge afterwards: the training graph and its edges' ids, and of edges to predict pairs, both ends and their order.
+# Of an edge afterwards: the training graph and its edges' ids, and pairs to predict, both ends and their order.
 _PAIR_BYTES = 54
 _HELD_OUT = 0.11  # of the edges, of which a tenth is in the test by hash
 _PAIR = 9  # bytes of a pair that is ranked: its destination, and a mark
@@ -302,7 +304,8 @@ def check_link_rows(model: Stack, ds: StoredDataset, fanouts: Sequence[int], bat
     Edges are held out before anything else is there but the structure.
     """
     store, (held, scoring) = ds.store, link_outputs(model, ds.store, whole=True)
-    seeds, evaluation = min(4 * batch_size, ds.num_nodes), max(held, scoring)
+    seeds = round(ds.num_nodes * -math.expm1(-4 * batch_size / max(ds.num_nodes, 1)))  # some nodes come several times
+    evaluation = max(held, scoring)
     told = _of_rows(model, ds, fanouts, seeds, evaluation)
     needs, trying = (replace(found, data=_PAIR_BYTES * store.num_edges) for found in told)
     splitting = needs.program + needs.structure + _SPLITS + SPLITTING * store.num_edges
@@ -321,9 +324,8 @@ def _of_rows(
     store, nodes = ds.store, ds.num_nodes
     kept, reading = structure_bytes(store)
     weights, relations = sum(p.nbytes for p in model.parameters()), _relations_in(store)
-    found = batch_estimate(
-        model, store.row_width, fanouts, seeds, nodes, store.num_edges, relations, features=(2, int(copies))
-    )
+    times = times_held(model)[0], int(copies)
+    found = batch_estimate(model, store.row_width, fanouts, seeds, nodes, store.num_edges, relations, features=times)
     read = int(_MET * found.rows)
     rows, alone = least_memory(store, nodes, read), _REAL * store.row_width * read
     if flat_rows_of(store) is not None:
