@@ -38,7 +38,13 @@ from graphweft.storage.store import Store
 from graphweft.storage.stored_structure import structure_bytes
 from graphweft.train.batch_estimate import batch_estimate
 from graphweft.train.full_batch import is_plain
-from graphweft.train.group_rehearsal import Rehearsed, grown_beside_others, held_bytes, rehearsed_group
+from graphweft.train.group_rehearsal import (
+    Rehearsed,
+    grown_beside_others,
+    grown_by_step,
+    held_bytes,
+    rehearsed_group,
+)
 from graphweft.train.link_task import MOST_SCORED, RANKED_AMONG
 from graphweft.train.needs import MARGIN, Needs, RunBudget, refusal
 from graphweft.train.needs_by_running import kept_buffers
@@ -484,7 +490,7 @@ def _drawn(steps: Any) -> Drawn:
     rows = len(torch.unique(loader.nodes_read(made)))
     batch = loader.with_own_rows(made)
     POOL.trim()
-    step, lent, _ = grown_beside_others(functools.partial(steps.gradients, batch))
+    step, lent = grown_by_step(functools.partial(steps.gradients, batch))
     own = getattr(batch, "x", None)  # a copy of rows of the table, unless they are read there
     step += own.nbytes if is_dense(own) else 0
     told = batch_bytes(made)  # what making has freed of others' may hide what is held
