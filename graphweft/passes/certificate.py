@@ -29,21 +29,17 @@ from graphweft._backward import gradients_from
 from graphweft._errors import IRError
 from graphweft._memory import trim_heap
 from graphweft.ir.interpret import evaluate
-from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, topological
 from graphweft.passes.groups import Contractions, Group, Products, Term
 from graphweft.passes.hoist import constant_values
 from graphweft.passes.rounding import RUNS, allowed, is_exact, noise, shaken, shaken_by_place
-from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial, elements, narrower, plain_torch
+from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial, elements, narrower, plain_torch, trial_bytes
 from graphweft.storage.feature import is_dense
 
 _MOST_NOISE = 1e-7  # of the largest element: what a rewrite's own rounding may excuse where numbers are ordinary
 SECONDS = 0.8  # for all trials of one program; those begun are finished
 _MOST_ELEMENTS = 1 << 18  # of one value: a program is tried on eight graphs, up to four times each
-# Of each value a trial has that of the program before and after, in every run, and a gradient; a number is float64, and
-# a tensor takes some bytes beside its numbers, of each relation where there are some.
-_HELD, _NUMBER, _TENSOR = 2 * 2 * (1 + RUNS), 8, 512
 _NO_ROOM = "a trial takes more memory than the budget leaves"
 _NODES = {symbol: 16 for symbol in "VSD"} | {"E": 32}
 
@@ -197,7 +193,7 @@ class Certifier:
         start = time.perf_counter()
         decided, program = 0, doubled(self._program)
         room = _budget.room()
-        if room is not None and self._trial_bytes(program) > room:
+        if room is not None and trial_bytes(program, _NODES, self._types) > room:
             return Certificate(name, "undecided", _NO_ROOM)
         if max(elements(program, _NODES), default=0) > _MOST_ELEMENTS:
             return Certificate(name, "undecided", f"values of more than {_MOST_ELEMENTS:,} elements are not tried")
@@ -215,12 +211,6 @@ class Certifier:
         if not decided:
             return Certificate(name, "undecided", "no trial could be run")
         return Certificate(name, "holds")
-
-    def _trial_bytes(self, program: Program) -> int:
-        """What a trial takes."""
-        kinds, relations = self._types
-        counts = elements(program, {**_NODES, NODE_TYPES: kinds, EDGE_TYPES: relations})
-        return _HELD * (_NUMBER * sum(counts) + _TENSOR * relations * len(counts))
 
 
 class _Bench:

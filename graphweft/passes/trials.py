@@ -25,10 +25,14 @@ from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import IndexType, StructType, TensorType
+from graphweft.passes.rounding import RUNS
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import SparseFeatures
 
 F64 = torch.float64
+# Of each value a trial has that of the program before and after, in every run, and a gradient; a tensor takes some
+# bytes beside its numbers, of each relation where there are some.
+_HELD, _TENSOR = 2 * 2 * (1 + RUNS), 512
 _MOST_KINDS = 3  # integers are below this, and below the rows of any table they look up
 _LARGE = 300.0  # products of two such numbers overflow an exponential without shift
 _NARROW = 48  # columns; wider inputs are made narrower than this
@@ -269,6 +273,12 @@ def elements(program: Program, sizes: Mapping[str, int]) -> list[int]:
         for kind in kinds
         if isinstance(kind, TensorType)
     ]
+
+
+def trial_bytes(program: Program, sizes: Mapping[str, int], types: tuple[int, int]) -> int:
+    """What a trial takes when the symbols have ``sizes``; ``types``: numbers of node types and relations."""
+    counts = elements(program, {**sizes, NODE_TYPES: types[0], EDGE_TYPES: types[1]})
+    return _HELD * (F64.itemsize * sum(counts) + _TENSOR * types[1] * len(counts))
 
 
 @contextlib.contextmanager

@@ -13,8 +13,9 @@ import torch
 import graphweft as gw
 from graphweft._budget import own_bytes
 from graphweft._memory import POOL, lean_heap
+from graphweft.passes import certificate
 from graphweft.passes.certificate import MEMORY, Certifier
-from graphweft.passes.trials import plain_torch
+from graphweft.passes.trials import plain_torch, trial_bytes
 from graphweft.train.needs_by_running import grown_while
 
 
@@ -65,7 +66,7 @@ def test_what_a_trial_takes_is_counted(kind: str, tmp_path: Path, monkeypatch: p
 
     def measured(self: Certifier, name: str, trial: Any, doubled: Any) -> Any:
         most, found = grown_while(lambda: tried(self, name, trial, doubled))
-        taken.append((most, self._trial_bytes(doubled(self._program))))
+        taken.append((most, trial_bytes(doubled(self._program), certificate._NODES, self._types)))
         return found
 
     monkeypatch.setattr(Certifier, "_tried", measured)
