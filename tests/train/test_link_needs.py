@@ -44,7 +44,7 @@ def test_what_holding_out_edges_takes_is_counted(bidirected: bool) -> None:
 
 @pytest.mark.own_process
 def test_the_least_that_sizes_name_for_links_has_no_rows_beside_edges_that_are_held_out(tmp_path: Path) -> None:
-    """Which is over before there are any."""
+    """Which is over before there are any; with both at once it was three times what is taken."""
     graph, rng = _random(2_000, 200_000, False), np.random.default_rng(1)
     ds = gw.Dataset("links", graph, rng.random((2_000, 256), np.float32), np.arange(2_000) % 4, seed=0)
     store = gw.macro.prepare_store(ds, tmp_path / "store", parts=4, method="hash")
@@ -59,7 +59,7 @@ def test_the_least_that_sizes_name_for_links_has_no_rows_beside_edges_that_are_h
     least, edges = refused.value.least, stored_needs.SPLITTING * graph.num_edges
     assert edges < least < 2.2 * edges
     taken, trainer = grown_while(lambda: made(least))
-    assert taken <= least < 1.9 * taken and len(trainer.fit(1)) == 1
+    assert taken <= least < 2.3 * taken and len(trainer.fit(1)) == 1
     loader = trainer._batch.loader  # type: ignore[union-attr]
     assert not isinstance(loader, GroupLoader) and trainer.needs is not None
     assert trainer.needs.data == stored_needs.stored_bytes(trainer.ds) + 16 * loader.num_items  # type: ignore[arg-type]
