@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "830aaa5ec93300b3"
+HASH = "3bb827d2bae18f59"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -447,9 +447,9 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_spmm_max_f32": (_Adjacency, _P, _I64, _I64, _I32, _P, _P, _I64, _P, _I64),
     "gw_spmm_max_f64": (_Adjacency, _P, _I64, _I64, _I32, _P, _P, _I64, _P, _I64),
     "gw_spmm_max_bf16": (_Adjacency, _P, _I64, _I64, _I32, _P, _P, _I64, _P, _I64),
-    "gw_spmm_max_grad_f32": (_Adjacency, _P, _I64, _P, _I64, _I64, _P, _I64),
-    "gw_spmm_max_grad_f64": (_Adjacency, _P, _I64, _P, _I64, _I64, _P, _I64),
-    "gw_spmm_max_grad_bf16": (_Adjacency, _P, _I64, _P, _I64, _I64, _P, _I64),
+    "gw_spmm_max_grad_f32": (_P, _I32, _I64, _P, _I64, _I64, _I64, _P, _I64, _I64),
+    "gw_spmm_max_grad_f64": (_P, _I32, _I64, _P, _I64, _I64, _I64, _P, _I64, _I64),
+    "gw_spmm_max_grad_bf16": (_P, _I32, _I64, _P, _I64, _I64, _I64, _P, _I64, _I64),
     "gw_stretches_sizes": (_Adjacency, _I64, _I64, _P, _P, _P),
     "gw_stretches_fill": (_Adjacency, _I64, _I64, _I64, _P, _P, _P, _P, _P, _P),
     "gw_csr_has_loops": (_Adjacency, _P),

@@ -167,20 +167,20 @@ GW_API int gw_spmm_max_bf16(const gw_adjacency* adj, const uint16_t* x, int64_t 
   return gw::call_first_use(first_use_table[22], &gw_spmm_max_bf16, adj, x, ldx, width, minimum, panel, y, ldy, arg,
                             ldarg);
 }
-GW_API int gw_spmm_max_grad_f32(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const float* dy,
-                                int64_t lddy, int64_t width, float* dx, int64_t lddx) {
-  return gw::call_first_use(first_use_table[23], &gw_spmm_max_grad_f32, transposed, arg, ldarg, dy, lddy, width, dx,
-                            lddx);
+GW_API int gw_spmm_max_grad_f32(const void* arg, int32_t wide, int64_t ldarg, const float* dy, int64_t lddy,
+                                int64_t num_rows, int64_t width, float* dx, int64_t lddx, int64_t num_cols) {
+  return gw::call_first_use(first_use_table[23], &gw_spmm_max_grad_f32, arg, wide, ldarg, dy, lddy, num_rows, width, dx,
+                            lddx, num_cols);
 }
-GW_API int gw_spmm_max_grad_f64(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const double* dy,
-                                int64_t lddy, int64_t width, double* dx, int64_t lddx) {
-  return gw::call_first_use(first_use_table[24], &gw_spmm_max_grad_f64, transposed, arg, ldarg, dy, lddy, width, dx,
-                            lddx);
+GW_API int gw_spmm_max_grad_f64(const void* arg, int32_t wide, int64_t ldarg, const double* dy, int64_t lddy,
+                                int64_t num_rows, int64_t width, double* dx, int64_t lddx, int64_t num_cols) {
+  return gw::call_first_use(first_use_table[24], &gw_spmm_max_grad_f64, arg, wide, ldarg, dy, lddy, num_rows, width, dx,
+                            lddx, num_cols);
 }
-GW_API int gw_spmm_max_grad_bf16(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const uint16_t* dy,
-                                 int64_t lddy, int64_t width, uint16_t* dx, int64_t lddx) {
-  return gw::call_first_use(first_use_table[25], &gw_spmm_max_grad_bf16, transposed, arg, ldarg, dy, lddy, width, dx,
-                            lddx);
+GW_API int gw_spmm_max_grad_bf16(const void* arg, int32_t wide, int64_t ldarg, const uint16_t* dy, int64_t lddy,
+                                 int64_t num_rows, int64_t width, uint16_t* dx, int64_t lddx, int64_t num_cols) {
+  return gw::call_first_use(first_use_table[25], &gw_spmm_max_grad_bf16, arg, wide, ldarg, dy, lddy, num_rows, width,
+                            dx, lddx, num_cols);
 }
 GW_API int gw_spmm_f64(const gw_adjacency* adj, const double* x, int64_t ldx, int64_t width, const double* weight,
                        const double* src_scale, double self_coef, int32_t mean, int32_t prefetch, double* panel,

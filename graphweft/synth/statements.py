@@ -26,9 +26,11 @@ class Scene(Protocol):
 
     Attributes:
         implicit: Whether gradients by sparse features read them by row.
+        routes: Whether gradients of extrema read no edges, only where each value came from.
     """
 
     implicit: bool
+    routes: bool
 
     def matrix(self, value: Value) -> str:
         """The matrix of an operand."""
@@ -158,7 +160,7 @@ def _spmm_max(call: KernelCall, scene: Scene) -> list[str]:
 
 def _spmm_max_grad(call: KernelCall, scene: Scene) -> list[str]:
     graph, arg, dy = (_value(call, f"x{i}") for i in range(3))
-    edges = scene.edges(graph, "out_edges_side_by_side")
+    edges = "" if scene.routes else scene.edges(graph, "out_edges_side_by_side")
     return [_call("spmm_max_grad", edges, scene.matrix(arg), scene.matrix(dy), scene.made(call, "out"))]
 
 

@@ -147,6 +147,7 @@ class Manner(NamedTuple):
         on_device: Gradients of attention that is scored by products of rows have room for numbers of every edge.
         edges_bring_weights: Weights lie beside the edges of every form, not in one list by edge number.
         stretches: Sums may read edges by stretches of columns.
+        routes: Gradients of extrema read no edges, only where each value came from.
     """
 
     any_size: bool = False
@@ -155,6 +156,7 @@ class Manner(NamedTuple):
     on_device: bool = False
     edges_bring_weights: bool = False
     stretches: bool = True
+    routes: bool = True
 
 
 def steps_of(plans: StepPlans, manner: Manner | None = None) -> Steps:
@@ -175,7 +177,7 @@ class _Walk:
         symbols = {"V": ("nodes", rows["V"]), "R": ("train_rows", rows.get("R", 0))}
         self.steps = Steps(plans, Table(symbols))
         self.plans, self.now, self._manner = plans, 0, manner
-        self.implicit = manner.implicit
+        self.implicit, self.routes = manner.implicit, manner.routes
         self._given = ""  # a buffer that the caller has
         self._kept: dict[str, Any] = {}  # what was prepared, by the structure of its expression
         self._bound: dict[Value, Any] = {}

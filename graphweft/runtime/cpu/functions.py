@@ -60,15 +60,6 @@ def _scatter_rows(value: Value, x: Tensor, rows: Tensor, like: Any) -> Tensor:
     return out.zero_().index_copy_(0, rows, x)
 
 
-def _sorted_columns(adjacency: Adjacency) -> Adjacency | None:
-    """The same with parallel edges next to each other, as the gradient of an extremum wants them; None: as it is."""
-    return None if adjacency.columns_ascend() else adjacency.with_sorted_columns()
-
-
-def _side_by_side(adjacency: Adjacency) -> Adjacency:
-    return derived(adjacency, _sorted_columns) or adjacency
-
-
 SIMPLE: dict[Op, Callable[..., Any]] = {
     Op.DROPOUT: _dropout,
     Op.RESHAPE: lambda v, x: x.contiguous().view((*x.shape[: x.dim() - len(v.inputs[0].tensor.dims)], *v["dims"])),
@@ -82,7 +73,7 @@ SIMPLE: dict[Op, Callable[..., Any]] = {
     Op.SCATTER_ROWS: _scatter_rows,
     Op.COL_SUM: lambda v, x: dense.col_sum(x) / max(x.shape[0], 1) if v.get("mean") else dense.col_sum(x),
     Op.SPMM_ARG: lambda v, g, x: sparse.spmm_max(g.csc, x, minimum=v["kind"] == "min", want_arg=True)[1],
-    Op.SPMM_MAX_GRAD: lambda v, g, arg, dy: sparse.spmm_max_grad(_side_by_side(g.reverse().csc), arg, dy),
+    Op.SPMM_MAX_GRAD: lambda v, g, arg, dy: sparse.spmm_max_grad(g.num_src, arg, dy),
     Op.EDGE_MARGIN: lambda v, g, e: sparse.edge_margins(g.csc, e),
     Op.EDGE_MARGIN_GRAD: lambda v, g, e, d: sparse.edge_margins_grad(g.csc, e, d, closed=bool(v.get("closed"))),
     Op.SDDMM: lambda v, g, a, b: sparse.sddmm_dot(g.csc, a, b),
