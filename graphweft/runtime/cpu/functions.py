@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from graphweft._memory import empty
-from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.degrees import float_degrees
-from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed_pairs import typed_edges, typed_nodes, typed_pairs
 from graphweft.ir.interpret import evaluate
