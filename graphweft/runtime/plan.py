@@ -18,7 +18,7 @@ import torch
 from graphweft import _config
 from graphweft._memory import POOL
 from graphweft._trace import active, span
-from graphweft.cost import Work
+from graphweft.cost import Work, winners_pay
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, number, structural_key
 from graphweft.ir.residency import Residency, StructType, TensorType
@@ -470,15 +470,16 @@ def _rerun(launch: Launch, call: KernelCall, env: Slots) -> None:
 
 
 class Form(enum.Enum):
-    """What calls read of a graph: nothing; rows without ids of edges; with them."""
+    """What calls read of a graph: nothing; rows without ids of edges; with them; those of its reverse as well."""
 
-    NONE, ROWS, EDGES = range(3)
+    NONE, ROWS, EDGES, BOTH = range(4)
 
 
 _FORMS: dict[Form, Callable[[Any], object]] = {
     Form.NONE: lambda made: None,
     Form.ROWS: lambda made: made.csc_structure,
     Form.EDGES: lambda made: made.csc,
+    Form.BOTH: lambda made: made.csc if winners_pay(made.num_dst, made.num_edges) else (made.csc, made.reverse().csc),
 }
 
 
@@ -497,6 +498,8 @@ def form_of(value: Value, program: Program, before: Collection[Value]) -> Form:
     readers = [v for v in program.users()[value] if v not in before and v.op not in BY_PAIRS]
     if not readers:
         return Form.NONE
+    if any(reader.op is Op.SPMM_MAX_GRAD for reader in readers):
+        return Form.BOTH
     if all(reader.op is Op.SPMM and len(reader.inputs) == 2 for reader in readers):
         return Form.ROWS
     return Form.EDGES

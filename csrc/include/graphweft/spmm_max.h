@@ -345,6 +345,127 @@ void spmm_extremum(const gw_adjacency& adj, const extremum_operands<E, Index>& o
 template <class E, class Index>
 struct routed_operands {
   using stored = typename E::stored;
+  const Index* arg;  // [num_cols, width]
+  int64_t ldarg;
+  const stored* dy;
+  int64_t lddy;
+  int prefetch;
+  stored* dx;
+  int64_t lddx;
+};
+
+// dx[j, f] = sum of dy[i, f] over the distinct columns i of row j with arg[i, f] == j. Rows are sources: the transposed
+// adjacency, in which the parallel edges j -> i stand side by side.
+template <class E, class Index>
+class routed_op {
+ public:
+  using element = E;
+  using stored = typename E::stored;
+  using real = typename E::real;
+  using vec = typename E::vec;
+  using ids = typename id_vector<E>::vec;
+  static constexpr bool few = few_for<E, Index>;
+  static constexpr int max_vectors = few ? 1 : 4;
+
+  routed_op(const gw_adjacency& adj, const routed_operands<E, Index>& operands, int64_t width,
+            const balanced_pieces& shares)
+      : adj_(adj),
+        o_(operands),
+        columns_(static_cast<const Index*>(adj.indices)),
+        slot_stride_((width + 15) / 16 * 16),
+        slots_(size_t(checked_mul(shares.num_slots(), slot_stride_))) {}
+
+  struct scratch {
+    int64_t last_edge;
+  };
+  scratch open(int64_t, const piece& p) const { return {p.edge_end}; }
+
+  template <int V, bool Full>
+  class tile {
+   public:
+    tile(const routed_op& op, const scratch& s, int64_t col, int tail)
+        : op_(op),
+          dy_(op.o_.dy + col, op.o_.lddy * int64_t(sizeof(stored)), op.columns_, op.o_.prefetch, s.last_edge),
+          arg_(op.o_.arg + col, op.o_.ldarg * int64_t(sizeof(Index)), op.columns_, op.o_.prefetch, s.last_edge),
+          col_(col),
+          tail_(tail) {}
+
+    void start(int64_t edge) const {
+      dy_.start(edge);
+      arg_.start(edge);
+    }
+
+    GW_INLINE void clear() {
+      for (int v = 0; v < V; ++v) t_[v] = vec{};
+    }
+
+    GW_INLINE void gather(int64_t row, int64_t begin, int64_t end) {
+      const int64_t row_begin = op_.adj_.indptr[row];
+      arg_.visit(begin, end, [&](int64_t p, const char* at) GW_INLINE_LAMBDA {
+        const Index column = op_.columns_[p];
+        if (p > row_begin && op_.columns_[p - 1] == column) return;
+        const auto* dy = reinterpret_cast<const stored*>(dy_.at(column));
+        for (int v = 0; v < V; ++v) {
+          const ids hit = match(reinterpret_cast<const Index*>(at) + v * E::lanes, Index(row), v);
+          t_[v] += hit ? tile_io<E, V, Full>::load(dy, v, tail_) : vec{};
+        }
+      });
+    }
+
+    void save(int64_t slot) const { std::memcpy(op_.slots_.data() + slot * op_.slot_stride_ + col_, t_, sizeof(t_)); }
+
+    void merge(int64_t slot) {
+      vec part[V];
+      std::memcpy(part, op_.slots_.data() + slot * op_.slot_stride_ + col_, sizeof(part));
+      for (int v = 0; v < V; ++v) t_[v] += part[v];
+    }
+
+    GW_INLINE void finish(int64_t row) { tile_io<E, V, Full>::store(op_.o_.dx + row * op_.o_.lddx + col_, tail_, t_); }
+
+   private:
+    // All ones where arg is `row`.
+    GW_INLINE ids match(const Index* arg, Index row, int v) const {
+      const int count = v == V - 1 && !Full ? tail_ : E::lanes;
+      if constexpr (sizeof(Index) == sizeof(lane_id<E>)) {
+        using words = simd<real>;
+        const auto* at = reinterpret_cast<const real*>(arg);
+        const ids held = ids(count == E::lanes ? words::load(at) : words::load_part(at, count));
+        return held == ids{} + lane_id<E>(row);
+      } else {
+        lane_id<E> hit[E::lanes] = {};
+        for (int lane = 0; lane < count; ++lane) hit[lane] = arg[lane] == row ? -1 : 0;
+        ids out;
+        std::memcpy(&out, hit, sizeof(out));
+        return out;
+      }
+    }
+
+    const routed_op& op_;
+    row_stream<Index, V * E::lanes* int(sizeof(stored))> dy_;
+    row_stream<Index, V * E::lanes* int(sizeof(Index))> arg_;
+    int64_t col_;
+    int tail_;
+    vec t_[V];
+  };
+
+ private:
+  const gw_adjacency& adj_;
+  const routed_operands<E, Index> o_;
+  const Index* columns_;
+  int64_t slot_stride_;
+  mutable std::vector<real> slots_;
+};
+
+template <class E, class Index>
+void route_to_extremum(const gw_adjacency& adj, const routed_operands<E, Index>& operands, int64_t width) {
+  const balanced_pieces shares(adj, width);
+  routed_op<E, Index> op(adj, operands, width, shares);
+  reduce_rows(op, adj, 0, width, shares);
+}
+
+template <class E, class Index>
+struct winner_operands {
+  using stored = typename E::stored;
   const Index* arg;  // [num_rows, width]
   int64_t ldarg;
   const stored* dy;
@@ -359,8 +480,8 @@ struct routed_operands {
 // columns f in [begin, begin + Width) in ascending i. Columns meet in no sum, and a winner that is no such j adds
 // nothing.
 template <int Width, class E, class Index, class Sum>
-void route_columns(const routed_operands<E, Index>& o, int64_t begin, int64_t width, int64_t first, int64_t count,
-                   Sum* sums, int64_t ld) {
+void add_winners_of(const winner_operands<E, Index>& o, int64_t begin, int64_t width, int64_t first, int64_t count,
+                    Sum* sums, int64_t ld) {
   const int64_t many = Width > 0 ? Width : width;
   for (int64_t i = 0; i < o.num_rows; ++i) {
     const Index* const arg = o.arg + i * o.ldarg + begin;
@@ -375,15 +496,15 @@ void route_columns(const routed_operands<E, Index>& o, int64_t begin, int64_t wi
 // dx[j, f] = sum of dy[i, f] over the rows i with arg[i, f] == j, in ascending i. Only winners are read, no edge: a
 // part of the columns a cache line wide belongs to one thread, and the order of sums to the rows alone.
 template <class E, class Index>
-void route_to_extremum(const routed_operands<E, Index>& o, int64_t width) {
+void add_winners(const winner_operands<E, Index>& o, int64_t width) {
   using stored = typename E::stored;
   using real = typename E::real;
   constexpr int line = 64 / int(sizeof(real));
   parallel_ranges(width, line, [&](int64_t begin, int64_t end) {
     const int64_t part = end - begin;
     const auto route = [&](int64_t first, int64_t count, auto* sums, int64_t ld) {
-      part == line ? route_columns<line>(o, begin, part, first, count, sums, ld)
-                   : route_columns<0>(o, begin, part, first, count, sums, ld);
+      part == line ? add_winners_of<line>(o, begin, part, first, count, sums, ld)
+                   : add_winners_of<0>(o, begin, part, first, count, sums, ld);
     };
     if constexpr (std::is_same_v<stored, real>) {
       for (int64_t j = 0; j < o.num_cols; ++j) std::fill_n(o.dx + j * o.lddx + begin, part, real(0));

@@ -12,7 +12,7 @@ void spmm_max(const Edges& edges, const Matrix& x, const Matrix& y, int32_t* arg
 }
 
 void spmm_max_grad(const Back& edges, const int32_t* arg, const Matrix& dy, const Matrix& dx) {
-  spmm_max_grad(arg, dy, {dx.at, dx.rows + edges.halo->ghosts(), dx.cols});
+  spmm_max_grad(edges.all->native(), arg, dy, {dx.at, dx.rows + edges.halo->ghosts(), dx.cols});
   edges.halo->give_back(dx);
   edges.halo->take_back();
 }

@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 from graphweft._memory import empty
+from graphweft.cost import winners_pay
+from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.degrees import float_degrees
+from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed_pairs import typed_edges, typed_nodes, typed_pairs
 from graphweft.ir.interpret import evaluate
@@ -58,6 +61,21 @@ def _scatter_rows(value: Value, x: Tensor, rows: Tensor, like: Any) -> Tensor:
     return out.zero_().index_copy_(0, rows, x)
 
 
+def _sorted_columns(adjacency: Adjacency) -> Adjacency | None:
+    """The same with parallel edges next to each other, as the gradient of an extremum wants them; None: as it is."""
+    return None if adjacency.columns_ascend() else adjacency.with_sorted_columns()
+
+
+def _side_by_side(adjacency: Adjacency) -> Adjacency:
+    return derived(adjacency, _sorted_columns) or adjacency
+
+
+def _extremum_gradient(value: Value, graph: Graph, arg: Tensor, dy: Tensor) -> Tensor:
+    if winners_pay(graph.num_dst, graph.num_edges):
+        return sparse.spmm_max_winners(graph.num_src, arg, dy)
+    return sparse.spmm_max_grad(_side_by_side(graph.reverse().csc), arg, dy)
+
+
 SIMPLE: dict[Op, Callable[..., Any]] = {
     Op.DROPOUT: _dropout,
     Op.RESHAPE: lambda v, x: x.contiguous().view((*x.shape[: x.dim() - len(v.inputs[0].tensor.dims)], *v["dims"])),
@@ -71,7 +89,7 @@ SIMPLE: dict[Op, Callable[..., Any]] = {
     Op.SCATTER_ROWS: _scatter_rows,
     Op.COL_SUM: lambda v, x: dense.col_sum(x) / max(x.shape[0], 1) if v.get("mean") else dense.col_sum(x),
     Op.SPMM_ARG: lambda v, g, x: sparse.spmm_max(g.csc, x, minimum=v["kind"] == "min", want_arg=True)[1],
-    Op.SPMM_MAX_GRAD: lambda v, g, arg, dy: sparse.spmm_max_grad(g.num_src, arg, dy),
+    Op.SPMM_MAX_GRAD: _extremum_gradient,
     Op.EDGE_MARGIN: lambda v, g, e: sparse.edge_margins(g.csc, e),
     Op.EDGE_MARGIN_GRAD: lambda v, g, e, d: sparse.edge_margins_grad(g.csc, e, d, closed=bool(v.get("closed"))),
     Op.SDDMM: lambda v, g, a, b: sparse.sddmm_dot(g.csc, a, b),
