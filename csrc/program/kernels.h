@@ -155,6 +155,7 @@ inline void spmm_max(const gw_adjacency& edges, const Matrix& x, const Matrix& y
 inline void spmm_max_grad(const int32_t* arg, const Matrix& dy, const Matrix& dx) {
   check(gw_spmm_max_winners_f32(arg, 0, dy.cols, dy.at, dy.cols, dy.rows, dy.cols, dx.at, dx.cols, dx.rows));
 }
+
 // dx = what spmm_max sends back; `out_edges` lists parallel edges side by side.
 inline void spmm_max_grad(const gw_adjacency& out_edges, const int32_t* arg, const Matrix& dy, const Matrix& dx) {
   check(gw_spmm_max_grad_f32(&out_edges, arg, dy.cols, dy.at, dy.cols, dy.cols, dx.at, dx.cols));

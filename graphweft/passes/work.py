@@ -133,9 +133,10 @@ def _anchor_work(value: Value, group: Group, sizes: Sizes) -> Work:
         if found is not None:
             return found
     graph = next((o.type for o in value.inputs if isinstance(o.type, StructType)), None)
-    routes = graph is not None and value.op is Op.SPMM_MAX_GRAD
-    if graph is not None and routes and winners_pay(sizes.rows.get(graph.dst, 1), sizes.rows.get(graph.edge, 1)):
-        return routed_work(sizes.rows.get(graph.dst, 1), width, rows, item)
+    if graph is not None and value.op is Op.SPMM_MAX_GRAD:
+        targets = sizes.rows.get(graph.dst, 1)
+        if winners_pay(targets, sizes.rows.get(graph.edge, 1)):
+            return routed_work(targets, width, rows, item)
     if graph is not None and value.op in (Op.SPMM, Op.SPMM_MAX, Op.SPMM_ARG, Op.SPMM_MAX_GRAD, Op.SDDMM):
         source = sizes.rows.get(graph.src, 1)
         read = sizes.itemsize(value.inputs[1]) if value.op is Op.SPMM else item

@@ -153,3 +153,16 @@ def test_gradients_of_rows_with_few_and_with_many_edges(edges: int) -> None:
         want[sources[x.detach()[sources].argmax(0)], torch.arange(21)] += weight[row].double()
     assert x.grad is not None
     torch.testing.assert_close(x.grad.double(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_half_gradients_are_summed_in_full_precision_over_many_sources() -> None:
+    """More sources than sums are kept for at a time, and one that wins more often than bfloat16 counts."""
+    generator = torch.Generator().manual_seed(0)
+    arg = torch.randint(-1, 40_000, (50_000, 19), generator=generator, dtype=torch.int32)
+    arg[:2_000] = 39_999
+    dy = torch.rand(50_000, 19, generator=generator).bfloat16()
+    dx = sparse.spmm_max_winners(40_000, arg, dy)
+    want = np.zeros((40_000, 19))
+    rows, columns = np.nonzero(arg.numpy() >= 0)
+    np.add.at(want, (arg.numpy()[rows, columns], columns), dy.double().numpy()[rows, columns])
+    np.testing.assert_allclose(dx.double().numpy(), want, rtol=1 / 256)
