@@ -65,7 +65,7 @@ def program_files(spec: ProgramSpec, steps: Steps, data: str, kit: Kit) -> dict[
     files |= _headers(folder, files)
     if FILE in files:
         files[FILE] = head_shapes(files[FILE], steps)
-    files["CMakeLists.txt"] = kit.cmake(spec)
+    files["CMakeLists.txt"] = kit.cmake(spec, steps)
     files["README.md"] = kit.readme(spec, steps, data)
     return files
 

@@ -40,7 +40,7 @@ class Kit(NamedTuple):
     left_out: tuple[str, ...]
     top: tuple[str, ...]
     core: tuple[str, ...]
-    cmake: Callable[[ProgramSpec], str]
+    cmake: Callable[[ProgramSpec, Steps], str]
     readme: Callable[[ProgramSpec, Steps, str], str]
     more: Callable[[Steps], dict[str, str]] = lambda _: {}
 
@@ -70,13 +70,20 @@ endif()
 file(GLOB sources core/*.cpp support/*.cpp)
 """
 
-_SOON = """# What works on files and text is no faster with more optimisation than this, and compiles sooner.
-file(GLOB soon main.cpp core/memory.cpp)
+_SOON = """# What works on files, text and edges is no faster with more optimisation than this, and compiles sooner.
+file(GLOB soon main.cpp core/memory.cpp core/csr.cpp core/structure.cpp)
 foreach(name arrays dataset edge_weights graph memory report weights)
   file(GLOB found support/${name}.cpp)
   list(APPEND soon ${found})
 endforeach()
 set_source_files_properties(${soon} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O2>)
+"""
+
+_TOGETHER = """# Small sources are compiled as one, which reads what they include once.
+set_target_properties({target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+file(GLOB together core/abi.cpp core/features.cpp core/loss.cpp core/optim.cpp core/rows.cpp
+     support/features.cpp support/kernels.cpp support/scores.cpp support/targets.cpp)
+set_source_files_properties(${{together}} PROPERTIES UNITY_GROUP small)
 """
 
 _ATTENTION = """# Attention says itself which products and sums are fused.
@@ -99,36 +106,37 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)
 """
 
 
-def _compiled(target: str) -> str:
+def _compiled(target: str, steps: Steps) -> str:
     return f"""target_include_directories({target} PRIVATE . support include)
 # Products and sums may be fused; nothing is reassociated: equal runs give equal bits.
 target_compile_options({target} PRIVATE ${{level_flags}} -fno-math-errno -ffp-contract=fast -Wno-psabi)
-target_compile_definitions({target} PRIVATE GW_ONLY_F32 GW_PLAIN_ROWS GW_NARROW_IDS GW_LEVEL="${{CPU_LEVEL}}")
-{_SOON}"""
+target_compile_definitions({target} PRIVATE GW_ONLY_F32 GW_PLAIN_ROWS GW_NARROW_IDS
+                           GW_WIDEST_SUM={steps.widest_sum} GW_LEVEL="${{CPU_LEVEL}}")
+{_SOON}{_TOGETHER.format(target=target)}"""
 
 
-def _host(target: str, spec: ProgramSpec) -> str:
+def _host(target: str, spec: ProgramSpec, steps: Steps) -> str:
     """As :func:`_compiled` where all kernels run on the host."""
-    return _compiled(target) + (_ATTENTION if spec.model in ATTENTIVE else "")
+    return _compiled(target, steps) + (_ATTENTION if spec.model in ATTENTIVE else "")
 
 
-def _cmake_train(spec: ProgramSpec) -> str:
+def _cmake_train(spec: ProgramSpec, steps: Steps) -> str:
     return (
         _head(spec, "build/train", "CXX")
         + "find_package(ZLIB REQUIRED)\n"
         + _LEVEL
         + "add_executable(train main.cpp model.cpp ${sources})\n"
-        + _host("train", spec)
+        + _host("train", spec, steps)
         + "target_link_libraries(train PRIVATE OpenMP::OpenMP_CXX ZLIB::ZLIB)\n"
     )
 
 
-def _cmake_predict(spec: ProgramSpec) -> str:
+def _cmake_predict(spec: ProgramSpec, steps: Steps) -> str:
     return (
         _head(spec, "build/libmodel.so and build/example", "C CXX")
         + _LEVEL
         + "add_library(model SHARED model.cpp ${sources})\n"
-        + _host("model", spec)
+        + _host("model", spec, steps)
         + """set_target_properties(model PROPERTIES DEFINE_SYMBOL "")
 # Only the entry points are seen from outside. The C++ library inside is its own, with its own memory.
 target_link_options(model PRIVATE -static-libstdc++ -static-libgcc
@@ -141,18 +149,18 @@ target_link_libraries(example PRIVATE model)
     )
 
 
-def _cmake_mpi(spec: ProgramSpec) -> str:
+def _cmake_mpi(spec: ProgramSpec, steps: Steps) -> str:
     return (
         _head(spec, "build/train", "CXX")
         + "find_package(ZLIB REQUIRED)\nfind_package(MPI REQUIRED COMPONENTS CXX)\n"
         + _LEVEL
         + "add_executable(train main.cpp model.cpp ${sources})\n"
-        + _host("train", spec)
+        + _host("train", spec, steps)
         + "target_link_libraries(train PRIVATE OpenMP::OpenMP_CXX ZLIB::ZLIB MPI::MPI_CXX)\n"
     )
 
 
-def _cmake_cuda(spec: ProgramSpec) -> str:
+def _cmake_cuda(spec: ProgramSpec, steps: Steps) -> str:
     return (
         _head(spec, "build/train", "CXX CUDA")
         + "find_package(ZLIB REQUIRED)\nfind_package(CUDAToolkit REQUIRED)\n"
@@ -165,7 +173,7 @@ set(CMAKE_CUDA_STANDARD 17)
 """
         + _LEVEL.replace("support/*.cpp)", "support/*.cpp support/*.cu)")
         + "add_executable(train main.cpp model.cpp ${sources})\n"
-        + _compiled("train").replace(
+        + _compiled("train", steps).replace(
             "PRIVATE ${level_flags} -fno-math-errno -ffp-contract=fast -Wno-psabi",
             "PRIVATE\n  $<$<COMPILE_LANGUAGE:CXX>:${level_flags};-fno-math-errno;-ffp-contract=fast;-Wno-psabi>",
         )

@@ -111,6 +111,7 @@ class Steps:
         takes_features: Whether a step reads the training nodes' rows of sparse features.
         nests: Functions of elements by their name.
         heads: Heads that kernels are called for: how many, their channels, and whether they may share them.
+        widest_sum: Columns that sums and maxima over edges read at a time, at most.
     """
 
     plans: StepPlans
@@ -133,6 +134,7 @@ class Steps:
     takes_features: bool = False
     nests: dict[str, RowNest] = field(default_factory=dict)
     heads: set[tuple[int, int, bool]] = field(default_factory=set)
+    widest_sum: int = 1
     offsets: dict[str, int] = field(default_factory=dict)
     arena_bytes: int = 0
     columns: int | None = None
@@ -538,7 +540,9 @@ class _Walk:
         return self._panel(rows[kind.src], rows[kind.edge], x.tensor.dims[0], extrema)
 
     def _panel(self, columns: int, edges: int, width: int, extrema: bool = False) -> str:
-        if not self._manner.panels or not wants_panel(columns, edges, 4 * width, extrema):
+        in_panels = self._manner.panels and wants_panel(columns, edges, 4 * width, extrema)
+        self.steps.widest_sum = max(self.steps.widest_sum, PANEL_ROW // 4 if in_panels else width)
+        if not in_panels:
             return ""
         made = self.steps.table.add(f"panel{self.now}", None, (columns, PANEL_ROW // 4), self.now)
         return f"{made.name}.at"

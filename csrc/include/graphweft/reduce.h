@@ -46,6 +46,15 @@ void merge_cut_row(const Op& op, typename Op::scratch& scratch, const cut_row& c
   t.finish(cut.row);
 }
 
+// The widest tile worth compiling, in vectors of `lanes` columns: `most`, or fewer where no caller has rows as wide.
+constexpr int widest_tile(int most, [[maybe_unused]] int lanes) {
+#ifdef GW_WIDEST_SUM
+  for (int vectors = 1; vectors < most; vectors *= 2)
+    if (vectors * lanes >= GW_WIDEST_SUM) return vectors;
+#endif
+  return most;
+}
+
 // Calls visit(V, Full, col, tail), the first two as integral constants, for each tile of the columns [col, end).
 template <int MaxVectors, int Lanes, bool Few = few_shapes, class Visit>
 void for_each_tile(int64_t col, int64_t end, Visit&& visit) {

@@ -52,7 +52,7 @@ class spmm_op {
   using vec = typename E::vec;
   // Rows of bfloat16 pairs take two vectors at least.
   static constexpr bool few = few_for<E, Index>;
-  static constexpr int max_vectors = few ? 2 : std::is_same_v<E, f32> ? 8 : 4;
+  static constexpr int max_vectors = few ? 2 : widest_tile(std::is_same_v<E, f32> ? 8 : 4, E::lanes);
 
   spmm_op(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int64_t width, const balanced_pieces& shares)
       : adj_(adj),

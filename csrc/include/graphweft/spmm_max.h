@@ -79,7 +79,7 @@ class extremum_op {
   using vec = typename E::vec;
   using ids = typename id_vector<E>::vec;
   static constexpr bool few = few_for<E, Index>;
-  static constexpr int max_vectors = few ? 1 : 4;
+  static constexpr int max_vectors = few ? 1 : widest_tile(4, E::lanes);
   // Lanes hold the column itself where it fits, else the edge's position in its row.
   static constexpr bool holds_column = sizeof(Index) <= sizeof(lane_id<E>);
 
@@ -365,7 +365,7 @@ class routed_op {
   using vec = typename E::vec;
   using ids = typename id_vector<E>::vec;
   static constexpr bool few = few_for<E, Index>;
-  static constexpr int max_vectors = few ? 1 : 4;
+  static constexpr int max_vectors = few ? 1 : widest_tile(4, E::lanes);
 
   routed_op(const gw_adjacency& adj, const routed_operands<E, Index>& operands, int64_t width,
             const balanced_pieces& shares)
