@@ -24,7 +24,7 @@ _TIERS = ((2 << 20, "near"), (16 << 20, "mid"), (64 << 20, "far"))
 _NEARER = 1.0e-9  # seconds less for a line that comes from a core's own cache, on benchmarks/results/node_order.csv
 _ROW = 72  # bytes that a row of a sum takes as long as: its offset, and a loop whose end cannot be foreseen
 _REUSED = 100  # gathers of a row, in the mean, from which it is mostly found in a cache: such graphs have hubs
-_WINNERS_FROM = 48  # edges of a row, in the mean: see winners_pay
+_WINNERS_FROM = 32  # edges of a row, in the mean: see winners_pay
 _VECTOR = 16  # columns that are computed together
 # What attention does once an edge, for a head of a row, and once a row: forward, and backward for those of both ends.
 # In weights of edges, fitted to 1,900 random shapes on an AVX-512 machine of two cores.

@@ -1,60 +1,19 @@
-"""Node features as kernels take them: dense rows, or compressed rows with their transposed layout.
+"""Sparse features as kernels take them: compressed rows with their transposed layout, with dropout or without.
 
-Comes in: a dense matrix or :class:`SparseFeatures`. Goes out: the same in the layout that is faster on this machine
-(:func:`choose_features`, once, at load), and :class:`SparseOperand`, which adds dropout to sparse features without
-copying their structure. A sparse input never becomes dense. Source: Morphling, section IV-B (sparsity statistic and
-threshold).
+Comes in: :class:`SparseFeatures`; :func:`graphweft.train.settle.settle_features` makes them of a dense matrix where
+that is faster. Goes out: :class:`SparseOperand`, which adds dropout without copying their structure. A sparse input
+never becomes dense. Source: Morphling, section IV-B (threshold).
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
 from graphweft.graph.adjacency import Adjacency
 from graphweft.runtime import sparse
-from graphweft.storage.feature import SparseFeatures, sparsity
+from graphweft.storage.feature import SparseFeatures
 
 DEFAULT_THRESHOLD = 0.80  # 1 - gamma with Morphling's default efficiency ratio gamma = 0.20
-
-
-@dataclass(frozen=True)
-class FeatureChoice:
-    """What was chosen and why.
-
-    Attributes:
-        features: The features in the chosen layout.
-        path: ``"dense"`` or ``"sparse"``.
-        sparsity: Share of zero entries.
-        threshold: The share from which the sparse path is taken.
-    """
-
-    features: Tensor | SparseFeatures
-    path: Literal["dense", "sparse"]
-    sparsity: float
-    threshold: float
-
-
-def choose_features(x: Tensor | SparseFeatures, threshold: float = DEFAULT_THRESHOLD) -> FeatureChoice:
-    """Compressed rows when at least ``threshold`` of the entries are zero; sparse input stays sparse.
-
-    Shape: x (nodes, features).
-
-    Example:
-        >>> import torch
-        >>> choose_features(torch.eye(10)).path
-        'sparse'
-        >>> choose_features(torch.ones(10, 10)).path
-        'dense'
-    """
-    if isinstance(x, SparseFeatures):
-        return FeatureChoice(x, "sparse", x.sparsity, threshold)
-    share = sparsity(x)
-    if share >= threshold and x.numel():
-        return FeatureChoice(SparseFeatures.from_dense(x), "sparse", share, threshold)
-    return FeatureChoice(x, "dense", share, threshold)
 
 
 class SparseOperand:

@@ -159,7 +159,8 @@ class RunBudget:
 
     def __init__(self, memory: int | str, ds: Dataset) -> None:
         lean_heap_within(memory)
-        gc.collect()  # what others have left behind, freed on the way, would hide what this run takes
+        if memory_bytes(memory) < UNLIMITED:  # a look at all objects takes as long as planning does
+            gc.collect()  # what others have left behind, freed on the way, would hide what this run takes
         POOL.trim()
         around = in_force()
         own, data = own_bytes(), data_bytes(ds)

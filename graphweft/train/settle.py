@@ -23,7 +23,6 @@ from graphweft.graph.graph import Graph
 from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.module import CompiledModule
 from graphweft.runtime import calibrate
-from graphweft.runtime.features import choose_features
 from graphweft.storage.feature import Features, SparseFeatures, is_dense, sparsity
 
 _CLEARLY_DENSE, _CLEARLY_SPARSE = 0.5, 0.99  # bounds of every measured threshold
@@ -42,7 +41,7 @@ def settle_features(x: Features, may_measure: bool = True) -> Features:
         return x
     share = sparsity(x)
     if not _CLEARLY_DENSE <= share < _CLEARLY_SPARSE:
-        return choose_features(x, _CLEARLY_SPARSE).features
+        return with_path(x, "sparse" if share >= _CLEARLY_SPARSE else "dense")
 
     def decide() -> str:
         if _config.current().calibrate and not calibrate.is_calibrated():

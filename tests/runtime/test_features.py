@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from graphweft.runtime.features import DEFAULT_THRESHOLD, SparseOperand, choose_features
+import graphweft as gw
+from graphweft.runtime import calibrate
+from graphweft.runtime.features import DEFAULT_THRESHOLD, SparseOperand
 from graphweft.storage.feature import SparseFeatures
+from graphweft.train.settle import settle_features
 
 
 def _with_zeros(share: float) -> torch.Tensor:
@@ -15,23 +18,26 @@ def _with_zeros(share: float) -> torch.Tensor:
     return x
 
 
-@pytest.mark.parametrize(("share", "path"), [(0.0, "dense"), (0.79, "dense"), (0.80, "sparse"), (0.99, "sparse")])
-def test_threshold_is_inclusive(share: float, path: str) -> None:
+@pytest.mark.parametrize(("share", "sparse"), [(0.0, False), (0.79, False), (0.80, True), (0.995, True)])
+def test_threshold_is_inclusive(share: float, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """SPEC M06."""
-    choice = choose_features(_with_zeros(share), DEFAULT_THRESHOLD)
-    assert (choice.path, choice.sparsity) == (path, pytest.approx(share))
+    monkeypatch.setattr(calibrate, "is_calibrated", lambda: False)
+    monkeypatch.setattr(calibrate, "threshold", lambda: DEFAULT_THRESHOLD)
+    x = _with_zeros(share)
+    with gw.config(calibrate=False):
+        settled = settle_features(x)
+    assert isinstance(settled, SparseFeatures) == sparse
+    assert torch.equal(settled.to_dense(), x)
 
 
 def test_sparse_input_stays_sparse() -> None:
     x = SparseFeatures.from_dense(torch.ones(3, 4))
-    choice = choose_features(x)
-    assert choice.path == "sparse"
-    assert choice.features is x
+    assert settle_features(x) is x
 
 
 def test_conversion_keeps_every_entry() -> None:
-    x = torch.randn(30, 20) * (torch.rand(30, 20) < 0.1)
-    features = choose_features(x).features
+    x = torch.randn(30, 20) * (torch.rand(30, 20) < 0.005)
+    features = settle_features(x)
     assert isinstance(features, SparseFeatures)
     assert torch.equal(features.to_dense(), x)
 
