@@ -30,6 +30,7 @@ PAGES = {
     "explaining": 12,
     "from_pyg": 25,
     "graphs": 25,
+    "groups": 15,
     "inference": 15,
     "ir": 15,
     "large_graphs": 15,
