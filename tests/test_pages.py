@@ -25,6 +25,7 @@ PAGES = {
     "compile": 15,
     "configuration": 3,
     "data": 16,
+    "device_batches": 30,
     "devices": 15,
     "distributed": 15,
     "explaining": 12,
