@@ -113,7 +113,7 @@ def test_doctor_writes_profiles_only_when_it_measures(capsys: pytest.CaptureFixt
     assert main(["doctor", "--calibrate", "--out", str(tmp_path / "no" / "m.json")]) == 2
     _ = capsys.readouterr()
     assert main(["doctor", "--calibrate", "--device", "cpu", "--out", "m.json"]) == 2
-    assert capsys.readouterr().err == "graphweft doctor: out='m.json' cannot be combined with device='cpu'\n"
+    assert capsys.readouterr().err == "graphweft doctor: --out m.json cannot be combined with --device cpu\n"
 
 
 def test_a_store_is_planned_by_groups(tmp_path: Path) -> None:
