@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "830aaa5ec93300b3"
+HASH = "9ecc1e2d26b9c919"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -450,6 +450,9 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_spmm_max_grad_f32": (_Adjacency, _P, _I64, _P, _I64, _I64, _P, _I64),
     "gw_spmm_max_grad_f64": (_Adjacency, _P, _I64, _P, _I64, _I64, _P, _I64),
     "gw_spmm_max_grad_bf16": (_Adjacency, _P, _I64, _P, _I64, _I64, _P, _I64),
+    "gw_spmm_max_winners_f32": (_P, _I32, _I64, _P, _I64, _I64, _I64, _P, _I64, _I64),
+    "gw_spmm_max_winners_f64": (_P, _I32, _I64, _P, _I64, _I64, _I64, _P, _I64, _I64),
+    "gw_spmm_max_winners_bf16": (_P, _I32, _I64, _P, _I64, _I64, _I64, _P, _I64, _I64),
     "gw_stretches_sizes": (_Adjacency, _I64, _I64, _P, _P, _P),
     "gw_stretches_fill": (_Adjacency, _I64, _I64, _I64, _P, _P, _P, _P, _P, _P),
     "gw_csr_has_loops": (_Adjacency, _P),
@@ -506,7 +509,8 @@ FIRST_USE = {
     "edge": ("gw_edge_margins_f32", "gw_edge_margins_f64", "gw_edge_margins_grad_f32", "gw_edge_margins_grad_f64",
         "gw_sddmm_dot_f32", "gw_sddmm_dot_f64", "gw_sparse_dropout_f32",),
     "extrema": ("gw_spmm_max_f32", "gw_spmm_max_f64", "gw_spmm_max_bf16", "gw_spmm_max_grad_f32",
-        "gw_spmm_max_grad_f64", "gw_spmm_max_grad_bf16",),
+        "gw_spmm_max_grad_f64", "gw_spmm_max_grad_bf16", "gw_spmm_max_winners_f32", "gw_spmm_max_winners_f64",
+        "gw_spmm_max_winners_bf16",),
     "float64": ("gw_spmm_f64",),
     "normalisation": ("gw_batch_norm_f32", "gw_normalise_f32", "gw_batch_norm_grad_f32", "gw_track_moments_f32",
         "gw_track_norms_f32",),

@@ -24,6 +24,7 @@ _TIERS = ((2 << 20, "near"), (16 << 20, "mid"), (64 << 20, "far"))
 _NEARER = 1.0e-9  # seconds less for a line that comes from a core's own cache, on benchmarks/results/node_order.csv
 _ROW = 72  # bytes that a row of a sum takes as long as: its offset, and a loop whose end cannot be foreseen
 _REUSED = 100  # gathers of a row, in the mean, from which it is mostly found in a cache: such graphs have hubs
+_WINNERS_FROM = 48  # edges of a row, in the mean: see winners_pay
 _VECTOR = 16  # columns that are computed together
 # What attention does once an edge, for a head of a row, and once a row: forward, and backward for those of both ends.
 # In weights of edges, fitted to 1,900 random shapes on an AVX-512 machine of two cores.
@@ -144,6 +145,32 @@ def gather_work(
     kind = f"{kind} reused" if edges >= _REUSED * source_rows and not is_sparse else kind
     kind = "gather near" if may_order and stretches_of(rows, edges, source_rows) else kind
     return Work(kind, float(edges) * lines, float(rows) * (width * item + _ROW) + edges * 4.0)
+
+
+def winners_pay(rows: int, edges: int) -> bool:
+    """Whether the gradient of an extremum over ``edges`` into ``rows`` rows reads winners and no edges.
+
+    Winners took as long as edges at some sixteen edges a row, 0.35 to 0.57 of their time at 32 and 0.24 to 0.41 at 48.
+    Sizes alone decide, as sums of rows that are cut have another order.
+
+    Example:
+        >>> winners_pay(58_241, 28_653_972), winners_pay(169_343, 2_315_598)
+        (True, False)
+    """
+    return edges >= _WINNERS_FROM * rows
+
+
+def routed_work(rows: int, width: int, source_rows: int, item: int = 4) -> Work:
+    """The gradient of an extremum that reads winners: each number of ``rows`` rows is added to that of one source.
+
+    A line of columns at a time, so each number reads a line of its own.
+    """
+    numbers = float(rows) * width
+    return Work(
+        f"gather {_tier(source_rows * min(width * item, LINE))}",
+        numbers,
+        numbers * (item + 4) + source_rows * width * item,
+    )
 
 
 def _tier(nbytes: int) -> str:

@@ -134,6 +134,7 @@ def _steps(spec: ProgramSpec, model: CompiledModule, ds: Dataset, target: str, d
         on_device,
         edges_bring_weights=over_ranks,
         stretches=is_host,
+        winners=is_host,
     )
     return steps_of(plans_of(spec, model, ds, every_row=not is_host), manner)
 

@@ -51,6 +51,19 @@ int run_grad(const gw_adjacency* adj, const void* arg, int64_t ldarg, const type
   });
 }
 
+template <class E>
+int run_winners(const void* arg, int32_t wide, int64_t ldarg, const typename E::stored* dy, int64_t lddy,
+                int64_t num_rows, int64_t width, typename E::stored* dx, int64_t lddx, int64_t num_cols) {
+  return gw::guarded([&] {
+    gw::require(num_rows >= 0 && num_cols >= 0 && width >= 0, "spmm_max_winners: expected sizes >= 0");
+    if (width == 0 || num_cols == 0) return;
+    gw::with_id_type(wide != 0, [&](auto id) {
+      using Index = decltype(id);
+      gw::add_winners<E, Index>({static_cast<const Index*>(arg), ldarg, dy, lddy, num_rows, dx, lddx, num_cols}, width);
+    });
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -87,6 +100,23 @@ GW_API int gw_spmm_max_grad_f64(const gw_adjacency* transposed, const void* arg,
 GW_API int gw_spmm_max_grad_bf16(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const uint16_t* dy,
                                  int64_t lddy, int64_t width, uint16_t* dx, int64_t lddx) {
   return run_grad<gw::bf16>(transposed, arg, ldarg, dy, lddy, width, dx, lddx);
+}
+#endif
+
+// dx[j, f] = sum of dy[i, f] over the rows i with arg[i, f] == j, for j < num_cols; `arg` has ids of 64 bits where
+// `wide`, of 32 else. No other id is added anywhere.
+GW_API int gw_spmm_max_winners_f32(const void* arg, int32_t wide, int64_t ldarg, const float* dy, int64_t lddy,
+                                   int64_t num_rows, int64_t width, float* dx, int64_t lddx, int64_t num_cols) {
+  return run_winners<gw::f32>(arg, wide, ldarg, dy, lddy, num_rows, width, dx, lddx, num_cols);
+}
+#ifndef GW_ONLY_F32
+GW_API int gw_spmm_max_winners_f64(const void* arg, int32_t wide, int64_t ldarg, const double* dy, int64_t lddy,
+                                   int64_t num_rows, int64_t width, double* dx, int64_t lddx, int64_t num_cols) {
+  return run_winners<gw::f64>(arg, wide, ldarg, dy, lddy, num_rows, width, dx, lddx, num_cols);
+}
+GW_API int gw_spmm_max_winners_bf16(const void* arg, int32_t wide, int64_t ldarg, const uint16_t* dy, int64_t lddy,
+                                    int64_t num_rows, int64_t width, uint16_t* dx, int64_t lddx, int64_t num_cols) {
+  return run_winners<gw::bf16>(arg, wide, ldarg, dy, lddy, num_rows, width, dx, lddx, num_cols);
 }
 #endif
 }

@@ -17,6 +17,8 @@ GW_API int gw_spmm_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int
                        int64_t ldy);
 GW_API int gw_spmm_max_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, int32_t minimum,
                            float* panel, float* y, int64_t ldy, void* arg, int64_t ldarg);
+GW_API int gw_spmm_max_winners_f32(const void* arg, int32_t wide, int64_t ldarg, const float* dy, int64_t lddy,
+                                   int64_t num_rows, int64_t width, float* dx, int64_t lddx, int64_t num_cols);
 GW_API int gw_spmm_max_grad_f32(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const float* dy,
                                 int64_t lddy, int64_t width, float* dx, int64_t lddx);
 GW_API int gw_gemm_nn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* w, int64_t ldw,
@@ -147,6 +149,11 @@ enum class Extremum { maximum, minimum };
 inline void spmm_max(const gw_adjacency& edges, const Matrix& x, const Matrix& y, int32_t* arg, Extremum kind,
                      float* panel = nullptr) {
   check(gw_spmm_max_f32(&edges, x.at, x.cols, x.cols, kind == Extremum::minimum, panel, y.at, y.cols, arg, y.cols));
+}
+
+// dx = what spmm_max sends back to the rows that `arg` names, where rows have many edges.
+inline void spmm_max_grad(const int32_t* arg, const Matrix& dy, const Matrix& dx) {
+  check(gw_spmm_max_winners_f32(arg, 0, dy.cols, dy.at, dy.cols, dy.rows, dy.cols, dx.at, dx.cols, dx.rows));
 }
 
 // dx = what spmm_max sends back; `out_edges` lists parallel edges side by side.

@@ -34,13 +34,12 @@ from graphweft.ir.program import Program, Value, topological
 from graphweft.passes.groups import Contractions, Group, Products, Term
 from graphweft.passes.hoist import constant_values
 from graphweft.passes.rounding import RUNS, allowed, is_exact, noise, shaken, shaken_by_place
-from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial, elements, narrower, plain_torch
+from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial, elements, narrower, plain_torch, trial_bytes
 from graphweft.storage.feature import is_dense
 
 _MOST_NOISE = 1e-7  # of the largest element: what a rewrite's own rounding may excuse where numbers are ordinary
 SECONDS = 0.8  # for all trials of one program; those begun are finished
 _MOST_ELEMENTS = 1 << 18  # of one value: a program is tried on eight graphs, up to four times each
-_HELD = 8 * 72  # bytes that the values of a trial take, for every element of the largest one
 _NO_ROOM = "a trial takes more memory than the budget leaves"
 _NODES = {symbol: 16 for symbol in "VSD"} | {"E": 32}
 
@@ -193,10 +192,10 @@ class Certifier:
     def _tried(self, name: str, trial: Callable[[_Bench], str | None], doubled: Doubled) -> Certificate:
         start = time.perf_counter()
         decided, program = 0, doubled(self._program)
-        most, room = elements(program, _NODES), _budget.room()
-        if room is not None and most * _HELD > room:
+        room = _budget.room()
+        if room is not None and trial_bytes(program, _NODES, self._types) > room:
             return Certificate(name, "undecided", _NO_ROOM)
-        if most > _MOST_ELEMENTS:
+        if max(elements(program, _NODES), default=0) > _MOST_ELEMENTS:
             return Certificate(name, "undecided", f"values of more than {_MOST_ELEMENTS:,} elements are not tried")
         with plain_torch():
             for bench in _benches(program, self._types):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,10 +25,14 @@ from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import IndexType, StructType, TensorType
+from graphweft.passes.rounding import RUNS
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import SparseFeatures
 
 F64 = torch.float64
+# Of each value a trial has that of the program before and after, in every run, and a gradient; a tensor takes some
+# bytes beside its numbers, of each relation where there are some.
+_HELD, _TENSOR = 2 * 2 * (1 + RUNS), 512
 _MOST_KINDS = 3  # integers are below this, and below the rows of any table they look up
 _LARGE = 300.0  # products of two such numbers overflow an exponential without shift
 _NARROW = 48  # columns; wider inputs are made narrower than this
@@ -260,26 +265,31 @@ def _whole_numbers(item: Any) -> Iterator[int]:
             yield from _whole_numbers(part)
 
 
-def elements(program: Program, sizes: Mapping[str, int]) -> int:
-    """Elements of the largest value when the symbols have ``sizes``."""
-    most = 0
-    for value in program.values:
-        if isinstance(value.type, TensorType):
-            count = sizes.get(value.type.rows, 1) if value.type.rows else 1
-            for size in value.type.dims:
-                count *= size
-            most = max(most, count)
-    return most
+def elements(program: Program, sizes: Mapping[str, int]) -> list[int]:
+    """Elements of each value that is a tensor when the symbols have ``sizes``."""
+    kinds = (value.type for value in program.values)
+    return [
+        math.prod(kind.dims) * (sizes.get(kind.rows, 1) if kind.rows else 1)
+        for kind in kinds
+        if isinstance(kind, TensorType)
+    ]
+
+
+def trial_bytes(program: Program, sizes: Mapping[str, int], types: tuple[int, int]) -> int:
+    """What a trial takes when the symbols have ``sizes``; ``types``: numbers of node types and relations."""
+    counts = elements(program, {**sizes, NODE_TYPES: types[0], EDGE_TYPES: types[1]})
+    return _HELD * (F64.itemsize * sum(counts) + _TENSOR * types[1] * len(counts))
 
 
 @contextlib.contextmanager
 def plain_torch() -> Iterator[None]:
     """Whatever mode the caller is in, trials run as plain differentiable code, and warn about nothing.
 
-    What they save is nobody's: activation checkpointing counts what a call saves, at first and again.
+    What they save is nobody's: activation checkpointing counts what a call saves, at first and again. It is detached: a
+    function that saves its own result would hold itself, and no collector sees that.
     """
     with (
-        saved_tensors_hooks(_unchanged, _unchanged),
+        saved_tensors_hooks(Tensor.detach, _unchanged),
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast("cpu", enabled=False),

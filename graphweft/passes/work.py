@@ -12,7 +12,16 @@ from math import prod
 
 import torch
 
-from graphweft.cost import Work, attention_work, contraction_work, gather_work, product_work, rows_work
+from graphweft.cost import (
+    Work,
+    attention_work,
+    contraction_work,
+    gather_work,
+    product_work,
+    routed_work,
+    rows_work,
+    winners_pay,
+)
 from graphweft.ir.head_product import head_product
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
@@ -124,6 +133,10 @@ def _anchor_work(value: Value, group: Group, sizes: Sizes) -> Work:
         if found is not None:
             return found
     graph = next((o.type for o in value.inputs if isinstance(o.type, StructType)), None)
+    if graph is not None and value.op is Op.SPMM_MAX_GRAD:
+        targets = sizes.rows.get(graph.dst, 1)
+        if winners_pay(targets, sizes.rows.get(graph.edge, 1)):
+            return routed_work(targets, width, rows, item)
     if graph is not None and value.op in (Op.SPMM, Op.SPMM_MAX, Op.SPMM_ARG, Op.SPMM_MAX_GRAD, Op.SDDMM):
         source = sizes.rows.get(graph.src, 1)
         read = sizes.itemsize(value.inputs[1]) if value.op is Op.SPMM else item

@@ -18,7 +18,7 @@ import torch
 from graphweft import _config
 from graphweft._memory import POOL
 from graphweft._trace import active, span
-from graphweft.cost import Work
+from graphweft.cost import Work, winners_pay
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, number, structural_key
 from graphweft.ir.residency import Residency, StructType, TensorType
@@ -479,7 +479,7 @@ _FORMS: dict[Form, Callable[[Any], object]] = {
     Form.NONE: lambda made: None,
     Form.ROWS: lambda made: made.csc_structure,
     Form.EDGES: lambda made: made.csc,
-    Form.BOTH: lambda made: (made.csc, made.reverse().csc),
+    Form.BOTH: lambda made: made.csc if winners_pay(made.num_dst, made.num_edges) else (made.csc, made.reverse().csc),
 }
 
 

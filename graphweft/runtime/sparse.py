@@ -24,6 +24,7 @@ _spmm_f64, _spmm_bf16 = declare("gw_spmm_f64"), declare("gw_spmm_bf16")
 _REALS = {torch.float32: "f32", torch.float64: "f64"}
 _WITH_HALF = {**_REALS, torch.bfloat16: "bf16"}
 _SPMM_MAX = {dtype: declare(f"gw_spmm_max_{name}") for dtype, name in _WITH_HALF.items()}
+_SPMM_MAX_WINNERS = {dtype: declare(f"gw_spmm_max_winners_{name}") for dtype, name in _WITH_HALF.items()}
 _SPMM_MAX_GRAD = {dtype: declare(f"gw_spmm_max_grad_{name}") for dtype, name in _WITH_HALF.items()}
 _SDDMM = {dtype: declare(f"gw_sddmm_dot_{name}") for dtype, name in _REALS.items()}
 _MARGINS = {dtype: declare(f"gw_edge_margins_{name}") for dtype, name in _REALS.items()}
@@ -250,6 +251,28 @@ def spmm_max_grad(transposed: Adjacency, arg: torch.Tensor, dy: torch.Tensor) ->
     dx = empty((transposed.num_rows, width), dy.dtype)
     rows = (arg.data_ptr(), arg.stride(0), dy.data_ptr(), dy.stride(0), width)
     _SPMM_MAX_GRAD[dy.dtype](transposed.native, *rows, dx.data_ptr(), dx.stride(0))
+    return dx
+
+
+def spmm_max_winners(num_cols: int, arg: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    """As :func:`spmm_max_grad`, from the winners alone.
+
+    No edges are read, which pays where rows have many (:func:`graphweft.cost.winners_pay`). The order of the sums is
+    that of the destinations, for any number of threads.
+
+    Shape: arg (num_rows, f) of int32 or int64, dy (num_rows, f) -> dx (num_cols, f).
+
+    Raises: ShapeError, DtypeError.
+    """
+    _check_operand("spmm_max_winners", "dy", dy, dy.size(0), _SPMM_MAX_WINNERS)
+    if arg.shape != dy.shape or arg.dtype not in (torch.int32, torch.int64):
+        expected = f"int32 or int64 of shape {tuple(dy.shape)}"
+        raise ShapeError(f"spmm_max_winners: expected arg as {expected}, got {arg.dtype} of shape {tuple(arg.shape)}")
+    dy, arg, width = _by_rows(dy), _by_rows(arg), dy.size(1)
+    dx = empty((num_cols, width), dy.dtype)
+    winners = (arg.data_ptr(), arg.dtype == torch.int64, arg.stride(0))
+    rows = (dy.data_ptr(), dy.stride(0), dy.size(0), width)
+    _SPMM_MAX_WINNERS[dy.dtype](*winners, *rows, dx.data_ptr(), dx.stride(0), num_cols)
     return dx
 
 

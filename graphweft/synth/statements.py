@@ -42,6 +42,9 @@ class Scene(Protocol):
     def read_often(self, graph: Value, form: str) -> str:
         """The same, by stretches of columns as well where the order pays: sums read them many times."""
 
+    def reads_winners(self, graph: Value) -> bool:
+        """Whether gradients of extrema read no edges, only where each value came from."""
+
     def ids(self, value: Value) -> str:
         """A list of row ids."""
 
@@ -158,7 +161,7 @@ def _spmm_max(call: KernelCall, scene: Scene) -> list[str]:
 
 def _spmm_max_grad(call: KernelCall, scene: Scene) -> list[str]:
     graph, arg, dy = (_value(call, f"x{i}") for i in range(3))
-    edges = scene.edges(graph, "out_edges_side_by_side")
+    edges = "" if scene.reads_winners(graph) else scene.edges(graph, "out_edges_side_by_side")
     return [_call("spmm_max_grad", edges, scene.matrix(arg), scene.matrix(dy), scene.made(call, "out"))]
 
 

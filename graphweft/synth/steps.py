@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from graphweft._errors import ConfigError
 from graphweft.codegen.loops import RowNest
+from graphweft.cost import winners_pay
 from graphweft.graph.stretches import stretches_of
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value, number, structural_key
@@ -147,6 +148,7 @@ class Manner(NamedTuple):
         on_device: Gradients of attention that is scored by products of rows have room for numbers of every edge.
         edges_bring_weights: Weights lie beside the edges of every form, not in one list by edge number.
         stretches: Sums may read edges by stretches of columns.
+        winners: Gradients of extrema may read no edges, only where each value came from.
     """
 
     any_size: bool = False
@@ -155,6 +157,7 @@ class Manner(NamedTuple):
     on_device: bool = False
     edges_bring_weights: bool = False
     stretches: bool = True
+    winners: bool = True
 
 
 def steps_of(plans: StepPlans, manner: Manner | None = None) -> Steps:
@@ -449,6 +452,12 @@ class _Walk:
             if count and self._manner.stretches
             else self.edges(graph, form)
         )
+
+    def reads_winners(self, graph: Value) -> bool:
+        """Whether gradients of extrema read no edges, only where each value came from."""
+        kind, rows = graph.type, self.plans.sizes.rows
+        assert isinstance(kind, StructType)
+        return self._manner.winners and winners_pay(rows[kind.dst], rows[kind.edge])
 
     def ids(self, value: Value) -> str:
         """A list of row ids."""

@@ -19,6 +19,8 @@ from graphweft._memory import POOL, heap_bytes
 from graphweft.loader.group_loader import GroupLoader, PlannedGroup
 from graphweft.loader.groups import Group, read_group
 from graphweft.nn.stack import Stack
+from graphweft.runtime.footprint import whole_pages
+from graphweft.runtime.rehearsal import Run, taken_bytes
 from graphweft.train.needs_by_running import grown_while
 
 T = TypeVar("T")
@@ -77,11 +79,11 @@ def rehearsed_group(steps: Any, planned: PlannedGroup) -> Rehearsed:
     making = max(most - held, 0)
     making_lent = min(max(making_lent - held_lent, 0), making)
     POOL.trim()
-    step, lent, _ = grown_beside_others(functools.partial(steps.rehearse, batch))
+    step, lent = grown_by_step(functools.partial(steps.rehearse, batch))
     del batch
     steps.let_go()
     kept = min(_kept_by_a_thread(make), making)
-    both, both_lent, _ = grown_beside_others(functools.partial(_made_and_trained, steps, planned, group))
+    both, both_lent = grown_by_step(functools.partial(_made_and_trained, steps, planned, group))
     steps.let_go()
     evaluation = 0 if isinstance(steps.model, Stack) else _pass_bytes(steps, group)
     of_batch = (held, held_lent, making, making_lent, kept, step, lent, both, both_lent)
@@ -143,4 +145,13 @@ def grown_beside_others(run: Callable[[], T]) -> tuple[int, int, T]:
     return max(most - max(after.mapped - before.mapped - taken, 0), taken), taken, found
 
 
-__all__ = ["Rehearsed", "grown_beside_others", "held_bytes", "rehearsed_group"]
+def grown_by_step(run: Callable[[], object]) -> tuple[int, int]:
+    """The first two of :func:`grown_beside_others`, with pages of the pool that its regions leave in gaps."""
+    noted = list[tuple[int, int]]()
+    with POOL.noting(noted):
+        most, lent, _ = grown_beside_others(run)
+    gaps = taken_bytes(Run(noted=tuple(noted))) - whole_pages(lent)
+    return most + max(gaps, 0), lent
+
+
+__all__ = ["Rehearsed", "grown_beside_others", "grown_by_step", "held_bytes", "rehearsed_group"]

@@ -7,6 +7,7 @@ budget asks, or an error that names the least that would do. Called by the train
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -205,20 +206,29 @@ def _times_larger(mini: BatchSteps, part: Prepared, times: float, seeds: int) ->
     """By how much a batch of ``seeds``, ``times`` as many, is larger than a part of it, and so is its step.
 
     Neighbourhoods overlap, those of more seeds the more: the widest rows may be there once all nodes are reached, while
-    those of inner layers still grow. Sizes tell; and the batch is made to see, where there is room for one that is as
-    much larger, or for what they say of it.
+    those of inner layers still grow. Sizes tell; and batches are made to see, each of at most twice as many seeds as
+    the one before, as far as there is room for as many more rows, or for what sizes say of them.
     """
-    most, step = times * (sum(part.held) + sum(part.making)), times
+    ready, count, step = sum(part.held), max(round(seeds / times), 1), times
+
+    def told(of: int) -> float:
+        return drawn_bytes(mini.model, mini.ds, mini.fanouts, of) if mini.fanouts else float(of)
+
+    def has_room(of: int) -> bool:
+        most = of / count * (ready + sum(part.making))
+        return _has_room(min(most, _UNLIKE * told(of)) if mini.fanouts else most)
+
     if mini.fanouts:
-        counts = seeds, max(round(seeds / times), 1)
-        whole, some = (drawn_bytes(mini.model, mini.ds, mini.fanouts, count) for count in counts)
-        more, less = (step_bytes(mini.model, mini.ds, mini.fanouts, count) for count in counts)
+        more, less = (step_bytes(mini.model, mini.ds, mini.fanouts, of) for of in (seeds, count))
         step = min(times, more / max(less, 1))
-        most, times = min(most, _UNLIKE * whole), min(times, _UNLIKE * whole / max(some, 1))
-    if not _has_room(most):
-        return times, times
-    ready, _, _ = rehearse(lambda: mini.loader.make(torch.arange(seeds), 0), lambda batch: None)
-    batch = min(times, ready / max(sum(part.held), 1))
+    while count < seeds:
+        larger = seeds if has_room(seeds) else min(2 * count, seeds)  # which has at most twice as many rows
+        if not has_room(larger):
+            break
+        made = functools.partial(mini.loader.make, torch.arange(larger), 0)
+        ready, count = rehearse(made, lambda batch: None)[0], larger
+    rest = min(seeds / count, _UNLIKE * told(seeds) / max(told(count), 1)) if count < seeds else 1.0
+    batch = min(times, rest * ready / max(sum(part.held), 1))
     return batch, max(batch, step) if mini.fanouts else batch
 
 

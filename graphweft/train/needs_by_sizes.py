@@ -66,7 +66,20 @@ def drawn_bytes(model: nn.Module, ds: Dataset, fanouts: Sequence[int], seeds: in
 
 def step_bytes(model: nn.Module, ds: Dataset, fanouts: Sequence[int], seeds: int) -> int:
     """Bytes of a step on such a batch, beside it."""
-    return batch_estimate(model, _sizes_of(model, ds).read, fanouts, seeds, ds.num_nodes, ds.num_edges).step
+    read, features = _sizes_of(model, ds).read, times_held(model)
+    return batch_estimate(model, read, fanouts, seeds, ds.num_nodes, ds.num_edges, features=features).step
+
+
+def times_held(model: nn.Module) -> tuple[int, int]:
+    """Times that a step holds rows of features, as :func:`batch_estimate` takes them.
+
+    Attention multiplies them before it sums. Products of a node's row with its neighbours' are summed beside that sum,
+    and so is the gradient of one of the two.
+    """
+    if not is_plain(model):
+        return 2, 1
+    attends = any(isinstance(module, AttentionConv) for module in model.modules())
+    return 0 if attends else 3 if _multiplies(model) else 1, int(_drops(model))
 
 
 @dataclass(frozen=True)
@@ -209,9 +222,8 @@ def _mini(base: Needs, model: nn.Module, ds: Dataset, drawn: Drawn, sizes: _Size
     known = drawn.sampler == "neighbor"
     hops = fitting_fanouts(model, drawn.fanouts if known else None)
     seeds, fanouts = min(drawn.batch_size, ds.train_idx.numel()), hops if known else [-1] * len(hops)
-    summed = not any(isinstance(module, AttentionConv) for module in model.modules())  # before they are multiplied
     is_known = is_plain(model) and drawn.macro is None
-    held = (int(summed), int(_drops(model))) if is_known else (2, 1)
+    held = times_held(model) if is_known else (2, 1)
     found = batch_estimate(model, sizes.read, fanouts, seeds, nodes, edges, features=held)
     rows = round(found.rows * sizes.row)
     # of macro-batches each has the rows of nearly all nodes where its parts are large or its draws are wide
@@ -224,4 +236,4 @@ def _mini(base: Needs, model: nn.Module, ds: Dataset, drawn: Drawn, sizes: _Size
     return replace(made, evaluation=max(evaluation, edges * _walked(model)), trims=True)
 
 
-__all__ = ["drawn_bytes", "sized_needs", "step_bytes"]
+__all__ = ["drawn_bytes", "sized_needs", "step_bytes", "times_held"]

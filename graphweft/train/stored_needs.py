@@ -9,6 +9,7 @@ which follow from sizes; what a batch takes is measured on one.
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,10 +38,17 @@ from graphweft.storage.store import Store
 from graphweft.storage.stored_structure import structure_bytes
 from graphweft.train.batch_estimate import batch_estimate
 from graphweft.train.full_batch import is_plain
-from graphweft.train.group_rehearsal import Rehearsed, grown_beside_others, held_bytes, rehearsed_group
+from graphweft.train.group_rehearsal import (
+    Rehearsed,
+    grown_beside_others,
+    grown_by_step,
+    held_bytes,
+    rehearsed_group,
+)
 from graphweft.train.link_task import MOST_SCORED, RANKED_AMONG
 from graphweft.train.needs import MARGIN, Needs, RunBudget, refusal
 from graphweft.train.needs_by_running import kept_buffers
+from graphweft.train.needs_by_sizes import times_held
 from graphweft.train.part_inference import PartInference
 from graphweft.train.stored_evaluation import evaluation_needs, outputs_bytes, structure_of_part
 from graphweft.train.target import Target
@@ -54,6 +62,7 @@ _ROWS = 1.15  # and so do their rows, of which a table has to hold all
 # threads that read and prepare, with their stacks and what their heaps keep of small blocks: 0.2 to 0.5 MB each
 _THREADS = 1 << 20
 _SEED_BYTES = 48  # of a seed: orders of two epochs, places and numbers of its group
+_ITEM_BYTES = 16  # of a seed or pair that is in no group: orders of two epochs
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 _PROGRAMS = 4 << 20  # what programs, their modules and the heap take, before it is known
 _PLAN, _PLANS = 1 << 19, 3  # of a typed layer's plan, and how many there are: two of steps, one of evaluations
@@ -61,8 +70,11 @@ _UNASKED = 6 << 20  # what a budget has to leave room for besides
 _EVALUATES = 4 << 20  # what an evaluation takes before it is tried: pieces that are read, structure, numbers of nodes
 _MET = 0.9  # times rows of uniform draws: those of a graph with communities or hubs meet more often
 _LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known pairs, edges to predict and their order
-SPLITTING = 120  # bytes of an edge while edges are held out, beside the structure
-_PAIR_BYTES = 40  # of an edge afterwards: the training graph, and the edges to predict
+# Bytes of an edge while edges are held out, beside the structure: both ends, sorted pairs, places and what is kept; and
+# what there is of any graph.
+SPLITTING, _SPLITS = 100, 2 << 20
+# Of an edge afterwards: the training graph and its edges' ids, and pairs to predict, both ends and their order.
+_PAIR_BYTES = 54
 _HELD_OUT = 0.11  # of the edges, of which a tenth is in the test by hash
 _PAIR = 9  # bytes of a pair that is ranked: its destination, and a mark
 _KEYED = 24  # bytes of an edge of a part that pairs are looked up in
@@ -293,12 +305,18 @@ def _evaluation_told(ds: StoredDataset, target: Target) -> int:
 
 
 def check_link_rows(model: Stack, ds: StoredDataset, fanouts: Sequence[int], batch_size: int, budget: int) -> None:
-    """As :func:`check_rows`, of link prediction with ``batch_size`` pairs and as many negatives."""
-    edges, (held, scoring) = ds.store.num_edges, link_outputs(model, ds.store, whole=True)
-    needs, _ = _of_rows(model, ds, fanouts, min(4 * batch_size, ds.num_nodes), max(SPLITTING * edges, held, scoring))
-    # what is measured afterwards differs by some megabytes, which splitting and drawing leave in the heap
-    needs = replace(needs, program=needs.program + _UNASKED, data=_PAIR_BYTES * edges)
-    if not needs.fits(budget):
+    """As :func:`check_rows`, of link prediction with ``batch_size`` pairs and as many negatives.
+
+    Edges are held out before anything else is there but the structure.
+    """
+    store, (held, scoring) = ds.store, link_outputs(model, ds.store, whole=True)
+    seeds = round(ds.num_nodes * -math.expm1(-4 * batch_size / max(ds.num_nodes, 1)))  # some nodes come several times
+    evaluation = max(held, scoring)
+    told = _of_rows(model, ds, fanouts, seeds, evaluation)
+    needs, trying = (replace(found, data=_PAIR_BYTES * store.num_edges) for found in told)
+    splitting = needs.program + needs.structure + _SPLITS + SPLITTING * store.num_edges
+    needs = replace(needs, begins=splitting + _UNASKED)
+    if splitting > budget or not (needs.fits(budget) or trying.fits(budget)):
         raise refusal(needs, budget)
 
 
@@ -312,9 +330,8 @@ def _of_rows(
     store, nodes = ds.store, ds.num_nodes
     kept, reading = structure_bytes(store)
     weights, relations = sum(p.nbytes for p in model.parameters()), _relations_in(store)
-    found = batch_estimate(
-        model, store.row_width, fanouts, seeds, nodes, store.num_edges, relations, features=(2, int(copies))
-    )
+    times = times_held(model)[0], int(copies)
+    found = batch_estimate(model, store.row_width, fanouts, seeds, nodes, store.num_edges, relations, features=times)
     read = int(_MET * found.rows)
     rows, alone = least_memory(store, nodes, read), _REAL * store.row_width * read
     if flat_rows_of(store) is not None:
@@ -473,7 +490,7 @@ def _drawn(steps: Any) -> Drawn:
     rows = len(torch.unique(loader.nodes_read(made)))
     batch = loader.with_own_rows(made)
     POOL.trim()
-    step, lent, _ = grown_beside_others(functools.partial(steps.gradients, batch))
+    step, lent = grown_by_step(functools.partial(steps.gradients, batch))
     own = getattr(batch, "x", None)  # a copy of rows of the table, unless they are read there
     step += own.nbytes if is_dense(own) else 0
     told = batch_bytes(made)  # what making has freed of others' may hide what is held
@@ -505,7 +522,7 @@ def _base(steps: Any, budget: RunBudget) -> Needs:
     weights = sum(p.nbytes for p in steps.model.parameters())
     taken = own_bytes() - (POOL.stats().mapped - budget.pooled) - budget.floor
     data = stored_bytes(steps.ds)
-    orders = steps.loader.num_items * _SEED_BYTES
+    orders = steps.loader.num_items * (_SEED_BYTES if isinstance(steps.loader, GroupLoader) else _ITEM_BYTES)
     return Needs(program=max(taken - data, 0) + _THREADS, data=data + orders, parameters=_COPIES * weights, trims=True)
 
 

@@ -296,6 +296,15 @@ TEST(extremum_and_its_gradient) {
       // Every row as a source: its gradient is what the destinations in its row route to it.
       std::vector<float> dx(size_t(g->num_rows * width), -7.0f);
       CHECK(gw_spmm_max_grad_f32(&view, arg.data(), width, x.data(), width, width, dx.data(), width) == 0);
+      // What a column wins of each row; ids of no column, as a caller may have them by mistake, are left out.
+      dx.assign(size_t(g->num_cols * width), -7.0f);
+      std::vector<float> want(dx.size(), 0.0f);
+      arg[0] = int32_t(g->num_cols);
+      for (size_t at = 0; at < arg.size(); ++at)
+        if (arg[at] >= 0 && arg[at] < g->num_cols) want[size_t(arg[at]) * size_t(width) + at % size_t(width)] += x[at];
+      CHECK(gw_spmm_max_winners_f32(arg.data(), 0, width, x.data(), width, g->num_rows, width, dx.data(), width,
+                                    g->num_cols) == 0);
+      CHECK(dx == want);
     }
 }
 

@@ -47,6 +47,7 @@ Sizes()  # nor are those of torch that recording a user's function imports
 
 _CACHESTAT = 451
 _NEAR = 0.15  # of what was measured
+_MOST_NAMED = 1.5  # times what is taken of the least budget that a refusal names
 KINDS = ("plain", "weighted", "typed", "links")
 _EPOCHS, _TRIED = 2, 26  # at least, and batches until every way of preparing them was tried: some hold more than others
 _EVERY = 0.002  # seconds between two looks
@@ -334,7 +335,7 @@ def budgets(
     count: int, seed: int, largest: int, first: int = 0, kinds: Sequence[str] = ("plain",)
 ) -> list[dict[str, Any]]:
     """Steps that took more than they were given, or were refused what they had asked for."""
-    wrong, draw, ratios = [], random.Random(seed), list[float]()
+    wrong, draw, ratios, leasts = [], random.Random(seed), list[float](), list[float]()
     for number in range(first + count):
         own = random.Random(draw.randrange(2**32))
         if number < first:
@@ -344,7 +345,10 @@ def budgets(
             for row in budget_case(own, Path(held), largest, kind):
                 predicted, is_refused = row.get("predicted"), "least" in row
                 bad = row["peak"] > row["memory"] or (is_refused and row["again"])
-                told = f"refused, {row['least']:,}" if is_refused else f"{row['peak']:,} taken"
+                told = f"{row['words']}, {row['peak']:,} taken" if is_refused else f"{row['peak']:,} taken"
+                if row.get("again") and not is_refused:
+                    leasts.append(row["memory"] / row["peak"])
+                    told += f", {leasts[-1]:.2f} of it named"
                 if predicted:
                     ratios.append(predicted["total"] / row["peak"])
                     told += f", {ratios[-1]:.2f} of it predicted ({predicted['text']})"
@@ -358,6 +362,10 @@ def budgets(
         near = sum(abs(1 - 1 / ratio) <= _NEAR for ratio in ratios)
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}, median {statistics.median(ratios):.2f}"
         print(f"predicted over measured {spread}; {near} of {len(ratios)} within 15 %")
+    if leasts:
+        spread = f"{min(leasts):.2f} to {max(leasts):.2f}, median {statistics.median(leasts):.2f}"
+        near = sum(ratio <= _MOST_NAMED for ratio in leasts)
+        print(f"named over measured {spread}; {near} of {len(leasts)} within {_MOST_NAMED}")
     return wrong
 
 

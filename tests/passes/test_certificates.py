@@ -22,7 +22,7 @@ from graphweft.ir.pattern import rewrite
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import Residency, StructType, TensorType
 from graphweft.nn import user_call
-from graphweft.passes import certificate, kept, pipeline
+from graphweft.passes import certificate, kept, pipeline, trials
 from graphweft.passes.certificate import MEMORY
 from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial
 
@@ -477,7 +477,7 @@ def test_too_large_programs_are_undecided_and_run(monkeypatch: pytest.MonkeyPatc
 def test_a_budget_without_room_leaves_a_program_untried_and_the_verdict_is_not_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(certificate, "_HELD", 1 << 20)
+    monkeypatch.setattr(trials, "_HELD", 1 << 20)
     x = torch.randn(60, 500)
 
     def verdicts() -> set[str]:

@@ -6,7 +6,9 @@ import torch
 from adjacencies import Layout
 from zoo import ZOO, power_law_edges
 
+import graphweft as gw
 from graphweft._errors import DtypeError, ShapeError
+from graphweft.cost import winners_pay
 from graphweft.runtime import sparse
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
@@ -98,8 +100,9 @@ def test_gradient_goes_to_the_argument(name, wide, dtype):
         want = np.zeros((layout.num_cols, width))
         rows, columns = np.nonzero(arg.numpy() >= 0)
         np.add.at(want, (arg.numpy()[rows, columns], columns), dy.double().numpy()[rows, columns])
-        dx = sparse.spmm_max_grad(layout.transposed(), arg, dy)
-        np.testing.assert_allclose(dx.double().numpy(), want, rtol=1e-2 if dtype == torch.bfloat16 else 0)
+        by_edges = sparse.spmm_max_grad(layout.transposed(), arg, dy)
+        for dx in (by_edges, sparse.spmm_max_winners(layout.num_cols, arg, dy)):
+            np.testing.assert_allclose(dx.double().numpy(), want, rtol=1e-2 if dtype == torch.bfloat16 else 0)
 
 
 def test_rows_that_are_cut_give_the_same_for_any_number_of_threads():
@@ -115,7 +118,8 @@ def test_rows_that_are_cut_give_the_same_for_any_number_of_threads():
         for count in (1, 2):
             torch.set_num_threads(count)
             y, arg = sparse.spmm_max(layout, x)
-            results.append((y, arg, sparse.spmm_max_grad(back, arg, dy)))
+            winners = sparse.spmm_max_winners(30_000, arg, dy)
+            results.append((y, arg, sparse.spmm_max_grad(back, arg, dy), winners))
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(results[0][0][7], x.amax(0)) and torch.equal(results[0][1][7].long(), x.argmax(0))
@@ -130,3 +134,35 @@ def test_what_is_wrong_is_said():
         sparse.spmm_max(layout, torch.zeros(41, 2))
     with pytest.raises(ShapeError, match=r"spmm_max_grad: expected arg as torch.int32 of shape \(40, 2\)"):
         sparse.spmm_max_grad(layout.transposed(), torch.zeros(40, 2, dtype=torch.int64), torch.zeros(40, 2))
+    with pytest.raises(ShapeError, match=r"spmm_max_winners: expected arg as int32 or int64 of shape \(40, 2\)"):
+        sparse.spmm_max_winners(40, torch.zeros(40, 3, dtype=torch.int64), torch.zeros(40, 2))
+
+
+@pytest.mark.parametrize("edges", [1_000, 4_000])
+def test_gradients_of_rows_with_few_and_with_many_edges(edges: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    ends = torch.randint(0, 40, (2, edges), generator=generator)
+    graph = gw.Graph(*ends, num_nodes=40)
+    assert winners_pay(graph.num_dst, graph.num_edges) == (edges == 4_000)
+    x = torch.randn(40, 21, generator=generator, requires_grad=True)
+    weight = torch.randn(40, 21, generator=generator)
+    (gw.pull(graph, x, weight="copy", reduce="max") * weight).sum().backward()
+    want = torch.zeros(40, 21, dtype=torch.float64)
+    for row in range(40):
+        sources = ends[0][ends[1] == row]
+        want[sources[x.detach()[sources].argmax(0)], torch.arange(21)] += weight[row].double()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad.double(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_half_gradients_are_summed_in_full_precision_over_many_sources() -> None:
+    """More sources than sums are kept for at a time, and one that wins more often than bfloat16 counts."""
+    generator = torch.Generator().manual_seed(0)
+    arg = torch.randint(-1, 40_000, (50_000, 19), generator=generator, dtype=torch.int32)
+    arg[:2_000] = 39_999
+    dy = torch.rand(50_000, 19, generator=generator).bfloat16()
+    dx = sparse.spmm_max_winners(40_000, arg, dy)
+    want = np.zeros((40_000, 19))
+    rows, columns = np.nonzero(arg.numpy() >= 0)
+    np.add.at(want, (arg.numpy()[rows, columns], columns), dy.double().numpy()[rows, columns])
+    np.testing.assert_allclose(dx.double().numpy(), want, rtol=1 / 256)

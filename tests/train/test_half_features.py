@@ -78,7 +78,8 @@ def test_layers_of_batches_are_kept_in_bfloat16_where_products_round(
         trainer.fit(1)
         return trainer, [p.detach().clone() for p in trainer.model.parameters()]
 
-    monkeypatch.setattr("graphweft.runtime.cpu.target.rounds_operands", lambda k, m: True)
+    for decides in ("target", "buffers"):  # with and without matrix tiles
+        monkeypatch.setattr(f"graphweft.runtime.cpu.{decides}.rounds_operands", lambda k, m: True)
     trainer, half = step("bf16")
     plan = trainer.staged_plan()[0].plan
     made = [call for call in plan.forward if call.kernel == "matmul_terms"]

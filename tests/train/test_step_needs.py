@@ -1,4 +1,4 @@
-"""The memory of full-batch steps beside what is recorded: sparse rows, packed products, steps that are measured."""
+"""The memory of steps: sparse rows, packed products, what is measured, and batches of which a part was trained on."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 
 import graphweft as gw
+from graphweft._budget import Budget, lifted
 from graphweft._memory import POOL, Pool
 from graphweft.runtime.footprint import whole_pages
 from graphweft.runtime.rehearsal import Run, taken_bytes
 from graphweft.storage.feature import SparseFeatures
+from graphweft.train import mini_needs
 from graphweft.train.full_batch import FullBatch
+from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.needs_by_running import PARTLY
 from graphweft.train.strategies import unlimited
 
 
@@ -94,3 +98,36 @@ def test_an_evaluation_within_a_budget_has_no_gradients_of_batches_beside_it(mem
     trainer = gw.Trainer(model, ds, mode="mini", fanouts=(4, 4), batch_size=64, memory=memory)
     trainer.fit(1)
     assert all((parameter.grad is None) == (memory is not None) for parameter in model.parameters())
+
+
+@pytest.mark.own_process
+def test_a_few_seeds_tell_what_a_step_of_products_with_neighbours_takes() -> None:
+    """They reach nearly all nodes, so the step grows by the nodes whose rows inner layers compute."""
+    ds = gw.synthetic("reddit", scale=0.0159, seed=917)
+    model = gw.nn.NGCF(ds.num_features, 128, ds.num_classes, num_layers=3)
+    mini = gw.Trainer(model, ds, mode="mini", fanouts=(10, 10, 10), batch_size=1024)._batch
+    assert isinstance(mini, MiniBatch)
+    mini.prepare()
+    part, whole = (mini_needs._tried_again(mini, 0, seeds) for seeds in (16, 1024))
+    batch, step = mini_needs._times_larger(mini, part, 64.0, 1024)
+    found = mini_needs._larger(part, PARTLY * batch, PARTLY * step)
+    assert 1.1 * sum(part.held) < sum(whole.held) < sum(found.held) < 1.3 * sum(whole.held)
+    assert 0.95 * taken_bytes(whole.step) < taken_bytes(found.step) < 1.3 * taken_bytes(whole.step)
+
+
+@pytest.mark.own_process
+def test_a_batch_is_made_by_twice_as_many_seeds_at_a_time_where_there_is_no_room_for_more() -> None:
+    ds = gw.synthetic("reddit", scale=0.02, seed=653)
+    model = gw.nn.NGCF(ds.num_features, 16, ds.num_classes, num_layers=2)
+    mini = gw.Trainer(model, ds, mode="mini", fanouts=(4, 4), batch_size=1024)._batch
+    assert isinstance(mini, MiniBatch)
+    mini.prepare()
+    part, whole = (mini_needs._tried_again(mini, 0, seeds) for seeds in (128, 1024))
+    times, taken = sum(whole.held) / sum(part.held), sum(part.held) + sum(part.making)
+    assert times < 2.6
+    POOL.trim()
+    with Budget(int(5 * taken)).enforced(), lifted():
+        assert mini_needs._times_larger(mini, part, 8.0, 1024)[0] == pytest.approx(times, rel=0.05)
+    POOL.trim()
+    with Budget(int(1.5 * taken)).enforced(), lifted():
+        assert mini_needs._times_larger(mini, part, 8.0, 1024)[0] > 1.3 * times  # by sizes alone

@@ -19,6 +19,7 @@ struct f32 {
   static inline vec load_part(const float* p, int n) { return simd<float>::load_part(p, n); }
   static inline void store(float* p, vec v) { simd<float>::store(p, v); }
   static inline void store_part(float* p, vec v, int n) { simd<float>::store_part(p, v, n); }
+  static inline float value(float number) { return number; }
 };
 
 struct f64 {
@@ -30,6 +31,7 @@ struct f64 {
   static inline vec load_part(const double* p, int n) { return simd<double>::load_part(p, n); }
   static inline void store(double* p, vec v) { simd<double>::store(p, v); }
   static inline void store_part(double* p, vec v, int n) { simd<double>::store_part(p, v, n); }
+  static inline double value(double number) { return number; }
 };
 
 struct bf16 {
@@ -66,6 +68,12 @@ struct bf16 {
     store(part, v);
     for (int lane = 0; lane < n; ++lane) p[lane] = part[lane];
 #endif
+  }
+  static inline float value(uint16_t number) {
+    const uint32_t bits = uint32_t(number) << 16;
+    float wide;
+    std::memcpy(&wide, &bits, sizeof(wide));
+    return wide;
   }
 
  private:

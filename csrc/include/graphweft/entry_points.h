@@ -292,6 +292,12 @@ GW_API int gw_spmm_max_grad_f64(const gw_adjacency* transposed, const void* arg,
                                 int64_t lddy, int64_t width, double* dx, int64_t lddx);
 GW_API int gw_spmm_max_grad_bf16(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const uint16_t* dy,
                                  int64_t lddy, int64_t width, uint16_t* dx, int64_t lddx);
+GW_API int gw_spmm_max_winners_f32(const void* arg, int32_t wide, int64_t ldarg, const float* dy, int64_t lddy,
+                                   int64_t num_rows, int64_t width, float* dx, int64_t lddx, int64_t num_cols);
+GW_API int gw_spmm_max_winners_f64(const void* arg, int32_t wide, int64_t ldarg, const double* dy, int64_t lddy,
+                                   int64_t num_rows, int64_t width, double* dx, int64_t lddx, int64_t num_cols);
+GW_API int gw_spmm_max_winners_bf16(const void* arg, int32_t wide, int64_t ldarg, const uint16_t* dy, int64_t lddy,
+                                    int64_t num_rows, int64_t width, uint16_t* dx, int64_t lddx, int64_t num_cols);
 GW_API int gw_stretches_sizes(const gw_adjacency* adj, int64_t width, int64_t count, int64_t* columns, int64_t* pieces,
                               int64_t* rows);
 GW_API int gw_stretches_fill(const gw_adjacency* adj, int64_t width, int64_t count, int64_t columns, int64_t* rows,
@@ -522,6 +528,9 @@ GW_API int gw_typed_run_rows(const gw_adjacency* block, const int64_t* run_begin
   X(gw_spmm_max_grad_bf16)      \
   X(gw_spmm_max_grad_f32)       \
   X(gw_spmm_max_grad_f64)       \
+  X(gw_spmm_max_winners_bf16)   \
+  X(gw_spmm_max_winners_f32)    \
+  X(gw_spmm_max_winners_f64)    \
   X(gw_steps_draw)              \
   X(gw_steps_first)             \
   X(gw_steps_ids)               \

@@ -2,6 +2,7 @@
 // routed back to that neighbour.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -460,6 +461,70 @@ void route_to_extremum(const gw_adjacency& adj, const routed_operands<E, Index>&
   const balanced_pieces shares(adj, width);
   routed_op<E, Index> op(adj, operands, width, shares);
   reduce_rows(op, adj, 0, width, shares);
+}
+
+template <class E, class Index>
+struct winner_operands {
+  using stored = typename E::stored;
+  const Index* arg;  // [num_rows, width]
+  int64_t ldarg;
+  const stored* dy;
+  int64_t lddy;
+  int64_t num_rows;
+  stored* dx;  // [num_cols, width]
+  int64_t lddx;
+  int64_t num_cols;
+};
+
+// Adds dy[i, f] to sums[(j - first) * ld + f - begin] where arg[i, f] = j lies in [first, first + count), for the
+// columns f in [begin, begin + Width) in ascending i. Columns meet in no sum, and a winner that is no such j adds
+// nothing.
+template <int Width, class E, class Index, class Sum>
+void add_winners_of(const winner_operands<E, Index>& o, int64_t begin, int64_t width, int64_t first, int64_t count,
+                    Sum* sums, int64_t ld) {
+  const int64_t many = Width > 0 ? Width : width;
+  for (int64_t i = 0; i < o.num_rows; ++i) {
+    const Index* const arg = o.arg + i * o.ldarg + begin;
+    const auto* const dy = o.dy + i * o.lddy + begin;
+    for (int64_t f = 0; f < many; ++f) {
+      const uint64_t at = uint64_t(int64_t(arg[f]) - first);
+      if (at < uint64_t(count)) sums[int64_t(at) * ld + f] += E::value(dy[f]);
+    }
+  }
+}
+
+// dx[j, f] = sum of dy[i, f] over the rows i with arg[i, f] == j, in ascending i. Only winners are read, no edge: a
+// part of the columns a cache line wide belongs to one thread, and the order of sums to the rows alone.
+template <class E, class Index>
+void add_winners(const winner_operands<E, Index>& o, int64_t width) {
+  using stored = typename E::stored;
+  using real = typename E::real;
+  constexpr int line = 64 / int(sizeof(real));
+  parallel_ranges(width, line, [&](int64_t begin, int64_t end) {
+    const int64_t part = end - begin;
+    const auto route = [&](int64_t first, int64_t count, auto* sums, int64_t ld) {
+      part == line ? add_winners_of<line>(o, begin, part, first, count, sums, ld)
+                   : add_winners_of<0>(o, begin, part, first, count, sums, ld);
+    };
+    if constexpr (std::is_same_v<stored, real>) {
+      for (int64_t j = 0; j < o.num_cols; ++j) std::fill_n(o.dx + j * o.lddx + begin, part, real(0));
+      route(0, o.num_cols, o.dx + begin, o.lddx);
+    } else {  // sums are in full precision, for as many rows at a time as stay in a cache
+      constexpr int64_t rows = 1 << 14;
+      std::vector<real> sums(size_t(std::min(rows, o.num_cols) * line));
+      for (int64_t first = 0; first < o.num_cols; first += rows) {
+        const int64_t count = std::min(rows, o.num_cols - first);
+        std::fill(sums.begin(), sums.end(), real(0));
+        route(first, count, sums.data(), line);
+        for (int64_t j = 0; j < count; ++j)
+          for (int64_t f = 0; f < part; f += E::lanes) {
+            typename E::vec sum;
+            std::memcpy(&sum, sums.data() + j * line + f, sizeof(sum));
+            E::store_part(o.dx + (first + j) * o.lddx + begin + f, sum, int(std::min<int64_t>(E::lanes, part - f)));
+          }
+      }
+    }
+  });
 }
 
 }  // namespace gw

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from graphweft._memory import empty
+from graphweft.cost import winners_pay
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.degrees import float_degrees
 from graphweft.graph.derived import derived
@@ -69,6 +70,12 @@ def _side_by_side(adjacency: Adjacency) -> Adjacency:
     return derived(adjacency, _sorted_columns) or adjacency
 
 
+def _extremum_gradient(value: Value, graph: Graph, arg: Tensor, dy: Tensor) -> Tensor:
+    if winners_pay(graph.num_dst, graph.num_edges):
+        return sparse.spmm_max_winners(graph.num_src, arg, dy)
+    return sparse.spmm_max_grad(_side_by_side(graph.reverse().csc), arg, dy)
+
+
 SIMPLE: dict[Op, Callable[..., Any]] = {
     Op.DROPOUT: _dropout,
     Op.RESHAPE: lambda v, x: x.contiguous().view((*x.shape[: x.dim() - len(v.inputs[0].tensor.dims)], *v["dims"])),
@@ -82,7 +89,7 @@ SIMPLE: dict[Op, Callable[..., Any]] = {
     Op.SCATTER_ROWS: _scatter_rows,
     Op.COL_SUM: lambda v, x: dense.col_sum(x) / max(x.shape[0], 1) if v.get("mean") else dense.col_sum(x),
     Op.SPMM_ARG: lambda v, g, x: sparse.spmm_max(g.csc, x, minimum=v["kind"] == "min", want_arg=True)[1],
-    Op.SPMM_MAX_GRAD: lambda v, g, arg, dy: sparse.spmm_max_grad(_side_by_side(g.reverse().csc), arg, dy),
+    Op.SPMM_MAX_GRAD: _extremum_gradient,
     Op.EDGE_MARGIN: lambda v, g, e: sparse.edge_margins(g.csc, e),
     Op.EDGE_MARGIN_GRAD: lambda v, g, e, d: sparse.edge_margins_grad(g.csc, e, d, closed=bool(v.get("closed"))),
     Op.SDDMM: lambda v, g, a, b: sparse.sddmm_dot(g.csc, a, b),
