@@ -284,9 +284,9 @@ class TrainSpec(LoopOptions, TableOptions):
     def _check_macro_and_ranks(self) -> None:
         check_drawn(self, self.mode, vars(self))
         if self.max_restarts and self.ranks < 2:
+            got = f"ranks={self.ranks}" if self.ranks else "none"
             raise ConfigError(
-                f"max_restarts={self.max_restarts} cannot be combined with ranks={self.ranks}; it is for "
-                "ranks=2 or more (torchrun has --max-restarts of its own)"
+                f"max_restarts: expected ranks=2 or more with it, got {got} (torchrun has --max-restarts of its own)"
             )
         if self.rank_reduce == "ordered" and self.ranks > SLICES:
             raise ConfigError(f"rank_reduce=ordered cannot be combined with more than {SLICES} ranks, got {self.ranks}")

@@ -101,7 +101,7 @@ def test_lost_ranks_are_started_again_and_end_with_the_same_bits(tmp_path: Path)
 
 def test_restarts_are_refused_where_nothing_is_started(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", *SMALL, "--max-restarts", "2"]) == 2
-    assert "--max-restarts 2 cannot be combined with --ranks 0; it is for --ranks 2 or more" in capsys.readouterr().err
+    assert "--max-restarts: expected --ranks 2 or more with it, got none" in capsys.readouterr().err
     assert main(["train", *SMALL, "--halo", "fp8"]) == 2
     assert "halo: expected one of exact, bf16, int8, stale, sampled, got 'fp8'" in capsys.readouterr().err
 

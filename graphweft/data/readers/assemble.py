@@ -261,10 +261,19 @@ def mask_idx(who: str, mask: Array, rows: int, split: int = 0) -> Tensor:
 
 
 def index_idx(who: str, array: Array, rows: int) -> Tensor:
-    """A list of row ids, checked and sorted, each once."""
+    """A list of row ids, checked and sorted."""
+    return listed_rows(who, array, rows).sort().values
+
+
+def listed_rows(who: str, array: Array, rows: int) -> Tensor:
+    """A list of row ids, int64, in its order. Raises: DataError for ids of no row, or one that comes twice."""
     ids = as_ids(who, array.reshape(-1)).to(torch.int64)
     check_range(who, ids, rows)
-    return torch.from_numpy(distinct(ids.numpy()))
+    if len(distinct(ids.numpy())) != ids.numel():
+        order = torch.argsort(ids, stable=True)
+        again = order[1:][ids[order[1:]] == ids[order[:-1]]].min()
+        raise DataError(f"{who}: expected each id once, got {int(ids[again])} again at position {int(again)}")
+    return ids
 
 
 def random_split(labels: Labels, seed: int) -> Split:
