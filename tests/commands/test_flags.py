@@ -50,6 +50,7 @@ def test_options_become_flags(line: str, typed: str) -> None:
         "spec.toml:2:10: mode=mini cannot be combined with macro",
         "a store: gw.load(path, mode=mini) reads it",
         "a 'mode=mini' in a text",
+        "expected NAME=VALUE, as mode=mini,full, got 'mode'",
     ],
 )
 def test_other_words_stay(line: str) -> None:

@@ -16,10 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphweft._distinct import distinct
 from graphweft._errors import DataError
 from graphweft._memory import empty
-from graphweft.data.checks import first_not_finite
+from graphweft.data.checks import check_each_once, first_not_finite
 from graphweft.data.given import Task
 from graphweft.data.random_rows import random_rows
 from graphweft.graph.graph import Graph
@@ -269,10 +268,7 @@ def listed_rows(who: str, array: Array, rows: int) -> Tensor:
     """A list of row ids, int64, in its order. Raises: DataError for ids of no row, or one that comes twice."""
     ids = as_ids(who, array.reshape(-1)).to(torch.int64)
     check_range(who, ids, rows)
-    if len(distinct(ids.numpy())) != ids.numel():
-        order = torch.argsort(ids, stable=True)
-        again = order[1:][ids[order[1:]] == ids[order[:-1]]].min()
-        raise DataError(f"{who}: expected each id once, got {int(ids[again])} again at position {int(again)}")
+    check_each_once(who, ids, rows)
     return ids
 
 
