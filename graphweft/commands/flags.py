@@ -100,7 +100,7 @@ def value(name: str, text: Any) -> Any:
 
 
 _NAME, _TOGETHER, _IN_A_FILE = r"[a-z][a-z_]*", " cannot be combined with ", re.compile(r"\S+:\d+:\d+: ")
-_SET = re.compile(rf"(?<!\S)(?<!\bas )({_NAME})=('[^']*'|\([\d, ]*\)|[^\s;)]*[^\s;),.]|)(?=[\s;),.]|$)")
+_SET = re.compile(rf"(?<!\S)(?<!\bas )({_NAME})=('[^']*'|\([\d, ]*\)|[^\s;()]*[^\s;(),.]|)(?=[\s;),.]|$)")
 _NAMES = re.compile(rf"{_NAME}(?:(?:, | and | or ){_NAME})*(?=;|, which|$)")
 
 

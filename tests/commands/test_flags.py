@@ -51,6 +51,7 @@ def test_options_become_flags(line: str, typed: str) -> None:
         "a store: gw.load(path, mode=mini) reads it",
         "a 'mode=mini' in a text",
         "expected NAME=VALUE, as mode=mini,full, got 'mode'",
+        "mode=Mode(macro=1) and hops",
     ],
 )
 def test_other_words_stay(line: str) -> None:

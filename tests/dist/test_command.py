@@ -212,6 +212,7 @@ def test_a_board_cuts_long_texts(tmp_path: Path) -> None:
     [
         (["--mode", "macro", "--macro", "parts:2/8"], "--mode macro cannot be combined with --ranks 2"),
         (["--class-weight", "balanced"], "--class-weight cannot be combined with --ranks 2"),
+        (["--halo", "bf16", "--ranks", "1"], "--halo: expected --ranks 2 or more with it, got one process"),
         (["--halo", "bf16", "--mode", "mini"], "--halo bf16 cannot be combined with --mode mini"),
         (["--rank-reduce", "ordered"], "--mode full cannot be combined with --rank-reduce ordered"),
     ],
