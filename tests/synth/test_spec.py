@@ -163,7 +163,7 @@ def test_the_command_says_one_line(capsys: pytest.CaptureFixture[str], tmp_path:
         ),
         (
             ["synth", "--spec", str(tmp_path / "good.toml"), "--deterministic", "--out", str(tmp_path / "p")],
-            "deterministic cannot be combined with target=openmp",
+            "--deterministic cannot be combined with --target openmp",
         ),
     ):
         assert cli.main(arguments) == 2
