@@ -400,7 +400,7 @@ def _failed(failure: Exception, arguments: list[str]) -> int:
         raise failure
     if isinstance(failure, RankError):
         if str(failure):
-            _say(str(failure), who)
+            _say(as_typed(str(failure), _flags(command)), who)
         return failure.status
     if isinstance(failure, _USAGE):
         _say(failure.format_message().rstrip("."), who)  # type: ignore[attr-defined]
