@@ -25,7 +25,7 @@ import typer
 from graphweft import _config
 from graphweft._errors import ConfigError, GraphWeftError, IRError, RankError
 from graphweft.commands import datasets, partitions, plans, programs, runs, stores, sweeps
-from graphweft.commands.flags import EXPLAINED, KINDS, OF_DATA, Action, flags_of, takes
+from graphweft.commands.flags import EXPLAINED, OF_DATA, Action, as_typed, flags_of, takes
 from graphweft.commands.flags import from_module as _from
 from graphweft.commands.flags import given as _given
 from graphweft.commands.flags import option as _option
@@ -394,18 +394,19 @@ def _stopped(stop: KeyboardInterrupt, arguments: list[str]) -> int:
 def _failed(failure: Exception, arguments: list[str]) -> int:
     """One line for any failure, and its exit status."""
     commands = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
-    who = " ".join(["graphweft", *[word for word in arguments[:1] if word in commands]])
+    command = next((word for word in arguments[:1] if word in commands), None)
+    who = f"graphweft {command}" if command else "graphweft"
     if os.environ.get("GRAPHWEFT_DEBUG"):
         raise failure
     if isinstance(failure, RankError):
         if str(failure):
-            _say(str(failure), who)
+            _say(as_typed(str(failure), _flags(command)), who)
         return failure.status
     if isinstance(failure, _USAGE):
         _say(failure.format_message().rstrip("."), who)  # type: ignore[attr-defined]
         return 2
     if isinstance(failure, GraphWeftError) and not isinstance(failure, _NOT_THE_USERS):
-        _say(_as_flag(str(failure)), who)
+        _say(as_typed(str(failure), _flags(command)), who)
         return 2
     if isinstance(failure, OSError) and failure.strerror:
         named = f"{os.fsdecode(failure.filename)}: " if isinstance(failure.filename, str | bytes) else ""
@@ -420,10 +421,11 @@ def _failed(failure: Exception, arguments: list[str]) -> int:
     return 1
 
 
-def _as_flag(text: str) -> str:
-    """``weight_decay: expected ...`` as the flag the user typed."""
-    name, colon, rest = text.partition(":")
-    return f"--{name.replace('_', '-')}{colon}{rest}" if name in KINDS else text
+def _flags(command: str | None) -> dict[str, str]:
+    """The flags of a command that take values or switch something on, by option; before a command those of all."""
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    chosen = [commands[command]] if command in commands else commands.values()
+    return {one.name: one.opts[0] for each in chosen for one in each.params if one.param_type_name == "option"}
 
 
 def _say(text: str, who: str = "graphweft") -> None:

@@ -23,6 +23,8 @@ from graphweft.runtime.machine import Machine
 from graphweft.schedule.known_places import as_schedule, is_apart
 from graphweft.storage.store import Store, is_store
 from graphweft.train.device import on_device
+from graphweft.train.embedding_task import for_loss
+from graphweft.train.graph_task import for_rows
 from graphweft.train.macro import as_macro
 from graphweft.train.option_table import check_drawn
 from graphweft.train.options import MODES, USUAL_BATCH, check_choice, check_fanouts, check_integer
@@ -104,6 +106,9 @@ def plan(
     if isinstance(ds, StoredDataset):
         run = StoredRun(built, ds, memory, check_fanouts(fanouts), batch_size or USUAL_BATCH, macro)
         return stored_plan(run, profile, mode, ranks)
+    task = for_rows(*for_loss(built, "nodes", "full", ds), None)[0]
+    if task != "nodes":
+        raise ConfigError(f"task: expected nodes for a plan, got {task}, which is that of the model or the data")
     if mode == "macro":
         text = "expected full, mini or auto for data in memory, got macro; graphweft prepare makes a store"
         raise ConfigError(f"mode: {text}")

@@ -310,7 +310,7 @@ def _graphs(spec: TrainSpec, ds: GraphDataset) -> Dataset:
     if not spec.has_graphs:
         raise DataError(f"{ds.name}: expected task graphs for a set of {len(ds)} graphs with one label each")
     if spec.features == "embedding":
-        raise ConfigError("features: embedding cannot be combined with a set of graphs, whose nodes have no names")
+        raise ConfigError("features=embedding cannot be combined with a set of graphs, whose nodes have no names")
     made = spec.features or ("degree_onehot" if ds.x is None else None)
     found = ds if made is None else ds.with_features(made, seed=spec.seed)
     assert isinstance(found, GraphDataset)  # as it was before

@@ -107,13 +107,28 @@ def test_bad_input_is_one_line(flags: list[str], words: str, capsys: pytest.Capt
     assert told.startswith(words) and told.count("\n") == 1
 
 
+def test_tasks_without_a_plan_are_refused_by_what_they_follow_from() -> None:
+    ds = gw.synthetic("default", scale=0.02)
+    width, sizes = ds.num_features, [0, 10, ds.num_nodes]
+    alone = gw.Graph([0], [1], num_nodes=ds.num_nodes)
+    graphs = gw.GraphDataset("two", alone, ds.x, [0, 1], [0, 1], [], [], graph_ptr=sizes)
+    pairs = gw.Dataset("pairs", ds.graph, ds.x).with_edge_labels([i % 2 for i in range(ds.num_edges)])
+    for model, data, task in (
+        (gw.nn.GraphModel(width, 8, 2), graphs, "graph_classification"),
+        (gw.nn.SAGE(width, 8, 2), pairs, "edge_classification"),
+        (gw.nn.GAE(gw.nn.GCN(width, 8, 4)), ds, "unsupervised"),
+    ):
+        with pytest.raises(gw.errors.ConfigError, match=f"^task: expected nodes for a plan, got {task}"):
+            gw.plan(model, data)
+
+
 def test_doctor_writes_profiles_only_when_it_measures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["doctor", "--out", str(tmp_path / "m.json")]) == 2
     assert capsys.readouterr().err == "graphweft doctor: --out: expected --calibrate with it, got none\n"
     assert main(["doctor", "--calibrate", "--out", str(tmp_path / "no" / "m.json")]) == 2
     _ = capsys.readouterr()
     assert main(["doctor", "--calibrate", "--device", "cpu", "--out", "m.json"]) == 2
-    assert capsys.readouterr().err == "graphweft doctor: out='m.json' cannot be combined with device='cpu'\n"
+    assert capsys.readouterr().err == "graphweft doctor: --out m.json cannot be combined with --device cpu\n"
 
 
 def test_a_store_is_planned_by_groups(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_models_that_propagate_train_and_come_back(name: str, tmp_path: Path) ->
     "more", [{"mode": "mini"}, {"mode": "macro"}, {"norm": "batch"}, {"residual": True}, {"reduce": "max"}], ids=str
 )
 def test_models_that_propagate_refuse_options_of_layers(more: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=f"^{next(iter(more))}=.* cannot be combined with model appnp"):
+    with pytest.raises(ConfigError, match=f"^{next(iter(more))}=.* cannot be combined with model=appnp"):
         _spec(model="appnp", **more)
 
 

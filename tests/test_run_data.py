@@ -73,7 +73,7 @@ def test_a_model_that_knows_no_types_is_refused_by_name(tmp_path: Path, capfd) -
         line = capfd.readouterr().err
         assert "--model: expected rgcn or hgt for a typed graph (2 relations)" in line and f"got {model}" in line
     assert main([*data, "--model", "rgcn", "--features", "embedding"]) == 2
-    assert "embedding cannot be combined with model rgcn" in capfd.readouterr().err
+    assert "--features embedding cannot be combined with --model rgcn" in capfd.readouterr().err
 
 
 def test_triples_are_trained_as_links_without_their_types(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -95,6 +97,44 @@ def value(name: str, text: Any) -> Any:
     except ValueError:
         what = "an integer" if kind == "int" else "a number"
         raise ConfigError(f"{name}: expected {what}, got {text!r}") from None
+
+
+_NAME, _TOGETHER, _IN_A_FILE = r"[a-z][a-z_]*", " cannot be combined with ", re.compile(r"\S+:\d+:\d+: ")
+_SET = re.compile(rf"(?<!\S)(?<!\bas )({_NAME})=('[^']*'|\([\d, ]*\)|[^\s;()]*[^\s;(),.]|)(?=[\s;),.]|$)")
+_NAMES = re.compile(rf"{_NAME}(?:(?:, | and | or ){_NAME})*(?=;|, which|$)")
+
+
+def as_typed(text: str, flags: Mapping[str, str]) -> str:
+    """An error's line with its options as a command line has them; ``flags`` are those of the command, by option.
+
+    Example:
+        >>> as_typed("mode='mini' cannot be combined with batch_size", {"mode": "--mode", "batch_size": "--batch-size"})
+        '--mode mini cannot be combined with --batch-size'
+        >>> as_typed("mode: expected full or mini, got 'x'", {"mode": "--mode"})
+        "--mode: expected full or mini, got 'x'"
+    """
+    if _IN_A_FILE.match(text):  # of a file of options, which has no flags
+        return text
+
+    def alone(side: str) -> str:
+        """``nodes and edges`` where all are options; more may follow."""
+        found = _NAMES.match(side)
+        if found is None or not set(re.findall(_NAME, found[0])) - {"and", "or"} <= flags.keys():
+            return side
+        return re.sub(_NAME, lambda word: flags.get(word[0], word[0]), found[0]) + side[found.end() :]
+
+    def assigned(found: re.Match[str]) -> str:
+        name, value = found[1], found[2].strip("'()").replace(", ", ",")
+        called = text.rfind("(", 0, found.start()) > text.rfind(")", 0, found.start())  # a keyword of Python
+        if name not in flags or value in ("None", "False") or called:
+            return found[0]
+        return flags[name] if value in ("", "True") else f"{flags[name]} {shlex.quote(value)}"
+
+    name, colon, rest = text.partition(":")
+    if name in flags:
+        text = f"{flags[name]}{colon}{rest}"
+    text = _TOGETHER.join(alone(side) for side in text.split(_TOGETHER))
+    return _SET.sub(assigned, text)
 
 
 def words_of(values: Mapping[str, Any]) -> list[str]:

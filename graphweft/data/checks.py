@@ -133,15 +133,27 @@ def check_labels(y: Tensor, rows: int, num_classes: int, task: Task) -> None:
 
 
 def check_idx(who: str, idx: Tensor, rows: int) -> None:
-    """Ids of rows. Raises: DataError with the first that is none."""
+    """Ids of rows, each once. Raises: DataError with the first that is none, or that comes again."""
 
     def in_range() -> None:
         low, high = (int(v) for v in torch.aminmax(idx)) if idx.numel() else (0, -1)
         if low < 0 or high >= rows:
             position = int(((idx < 0) | (idx >= rows)).nonzero()[0])
             raise DataError(f"{who}: expected ids in [0, {rows}), got {int(idx[position])} at position {position}")
+        check_each_once(who, idx, rows)
 
     once(idx, ("rows", rows), in_range)
+
+
+def check_each_once(who: str, ids: Tensor, bound: int) -> None:
+    """No id in [0, ``bound``) comes twice. Raises: DataError with the first that does."""
+    seen = torch.zeros(bound, dtype=torch.bool)
+    seen[ids] = True
+    if int(seen.sum()) == ids.numel():
+        return
+    order = torch.argsort(ids, stable=True)
+    again = order[1:][ids[order[1:]] == ids[order[:-1]]].min()
+    raise DataError(f"{who}: expected each id once, got {int(ids[again])} again at position {int(again)}")
 
 
 def check_graph_ptr(ptr: Tensor, num_nodes: int) -> None:

@@ -436,6 +436,7 @@ class Dataset(ShownAsTable):
     def labelled(self, part: Part) -> Tensor:
         """The ids of the rows of one part that have a label."""
         idx = self.idx(part)
+        check_idx(f"{part}_idx", idx, self.y.shape[0])  # which may have been changed in place
         if self.num_classes == 0:
             return idx[:0]
         if not self.y.is_floating_point():

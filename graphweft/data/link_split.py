@@ -43,8 +43,10 @@ def split_links(
 ) -> LinkSplit:
     """Splits the linked pairs of nodes at random and holds out the shares ``val`` and ``test``.
 
-    ``undirected``: whether a pair and its reverse are one; None: True if every edge has its reverse. Self-loops stay in
-        the graph and are never predicted.
+    ``undirected``: whether a pair and its reverse are one; None: True if every linked pair is linked both ways,
+        whatever the numbers of parallel edges. A graph in which only some pairs are is directed: there, the reverse of
+        a held-out edge may be trained on, unless ``undirected=True``. Self-loops stay in the graph and are never
+        predicted.
 
     Raises: ConfigError for shares that leave nothing to train on, GraphError for a graph that is not square, DataError
     for one without edges between different nodes.
@@ -62,8 +64,8 @@ def split_links(
         raise ConfigError(f"split_links: expected shares that leave something to train on, got {val} and {test}")
     if not graph.is_square:
         raise GraphError(f"split_links: expected a graph over one set of nodes, got {graph!r}")
-    undirected = graph.is_symmetric if undirected is None else bool(undirected)
     src, dst = graph.edges()
+    undirected = _runs_both_ways(graph) if undirected is None else bool(undirected)
     low, high = (torch.minimum(src, dst), torch.maximum(src, dst)) if undirected else (src, dst)
     pairs, pair_of = torch.unique(low * graph.num_nodes + high, return_inverse=True)
     ends = torch.stack([pairs // max(graph.num_nodes, 1), pairs % max(graph.num_nodes, 1)])
@@ -79,3 +81,12 @@ def split_links(
     left = graph.edge_subgraph(kept)
     val_pairs, test_pairs, train_pairs = (ends[:, part] for part in parts)
     return LinkSplit(left, graph, train_pairs, val_pairs, test_pairs, undirected, kept)
+
+
+def _runs_both_ways(graph: Graph) -> bool:
+    """Whether every linked pair is linked in both directions; parallel edges count once."""
+    if graph.is_symmetric:
+        return True
+    src, dst = graph.edges()
+    there, back = src * graph.num_nodes + dst, dst * graph.num_nodes + src
+    return torch.equal(torch.unique(there), torch.unique(back))

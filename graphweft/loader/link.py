@@ -149,7 +149,7 @@ class LinkLoader(FedLoader[LinkBatch]):
         self._raised = _raised(self.edge_label)
         stretch = _stretch(graph, relation) if edge_label_index is None else None
         self.edge_label_time = _target_times(self.sampler, edge_label_time, time, stretch, count)
-        how = _how_drawn(negatives, negative_weight, distinct)
+        how = _how_drawn(negatives, amount, negative_weight, distinct)
         self._negative = self._known(graph, known, relation, how) if negatives != "none" else None
         self._checksums = self._sums()
 
@@ -300,7 +300,7 @@ def _sampler_of(
     graph: Graph, fanouts: Any, replace: bool, weight: Any, options: dict[str, Any]
 ) -> NeighborSampler | SegmentSampler:
     """Draws the neighbourhoods: by relation and time where there are some."""
-    if not graph.is_typed and options["time"] is None:
+    if not graph.is_typed and options == {"time": None, "window": None, "strategy": "uniform"}:
         return NeighborSampler(graph, fanouts, replace, weight)
     return SegmentSampler(graph, fanouts, replace, weight=weight, **options)
 
@@ -314,10 +314,11 @@ def _is_share(amount: Any, negatives: str) -> bool:
     return True
 
 
-def _how_drawn(negatives: str, weight: Any, distinct: bool) -> dict[str, Any]:
-    if negatives in ("none", "in-batch") and (weight is not None or distinct):
-        name = "distinct" if weight is None else "negative_weight"
-        raise ConfigError(f"LinkLoader: {name} cannot be combined with negatives {negatives!r}, which draws none")
+def _how_drawn(negatives: str, amount: float, weight: Any, distinct: bool) -> dict[str, Any]:
+    """Options of the sampler of negatives. Raises: ConfigError for some where none are drawn."""
+    for name, given in {"amount": amount != 1, "negative_weight": weight is not None, "distinct": distinct}.items():
+        if given and negatives in ("none", "in-batch"):
+            raise ConfigError(f"LinkLoader: {name} cannot be combined with negatives {negatives!r}, which draws none")
     return {"weight": weight, "distinct": bool(distinct)}
 
 

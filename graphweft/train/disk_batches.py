@@ -78,7 +78,7 @@ class DiskBatches(FromDisk):
         assert isinstance(ds, StoredGraph)  # by which the kind was chosen
         sampler = drawn.sampler
         if drawn.macro is not None:
-            raise ConfigError("macro cannot be combined with mode mini on a store; mode macro has groups of parts")
+            raise ConfigError("macro cannot be combined with mode=mini on a store; mode=macro has groups of parts")
         check_typed_model(model, ds.store)
         if not isinstance(sampler, str) or sampler not in _SAMPLERS:
             name = sampler if isinstance(sampler, str) else type(sampler).__name__

@@ -68,7 +68,7 @@ def check_macro_run(ds: Dataset, task: str, sampler: Any, prepare: object, reads
     left = [] if isinstance(ds, StoredDataset) else left
     if left and reads_edges:
         raise ConfigError(
-            f"mode=macro cannot be combined with {left[0]}, which groups of parts do not have; use mode mini, or "
+            f"mode=macro cannot be combined with {left[0]}, which groups of parts do not have; use mode='mini', or "
             "edge_data='ignore'"
         )
 

@@ -102,7 +102,7 @@ class GroupedLinks(OnGroups, LinkTask):
     def use(self, edge_data: Any) -> None:
         """Raises: ConfigError for values of edges."""
         if edge_data.inputs is not None:
-            raise ConfigError("task=link cannot be combined with edge_weight in mode macro; use edge_data='ignore'")
+            raise ConfigError("task=link cannot be combined with edge_weight in mode=macro; use edge_data='ignore'")
 
     def logits(self) -> Tensor:
         """The embeddings, (N, C), in the order of the source, from all neighbours in the training graph."""

@@ -58,6 +58,10 @@ class LinkTask(MiniBatch):
     def _set_up(self, setup: Setup) -> None:
         check_link(setup.drawn)
         ds = setup.ds
+        if ds.graph.is_typed:
+            raise ConfigError(
+                "task=link cannot be combined with a graph of several types; gw.LinkLoader takes a relation"
+            )
         self.split = split_links(ds.graph, seed=setup.seed)
         if self.split.val.shape[1] == 0 or self.split.test.shape[1] == 0:
             raise DataError(f"{ds.name}: expected enough edges to hold some out, got {ds.num_edges}")

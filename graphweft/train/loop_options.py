@@ -59,6 +59,7 @@ def check_schedule(text: str) -> tuple[str, tuple[float, ...]]:
     most = {"cosine": 1, "linear": 1, "step": 2, "exponential": 1, "plateau": 2}[name]
     counts = numbers[:1] if name != "exponential" else ()
     wrong = any(not 0 < number < math.inf for number in numbers) or any(number % 1 for number in counts)
+    wrong = wrong or (name == "plateau" and any(factor >= 1 for factor in numbers[1:]))  # torch wants it below
     if len(numbers) > most or wrong:
         forms = "cosine:EPOCHS, linear:EPOCHS, step:EPOCHS:FACTOR, exponential:FACTOR or plateau:PATIENCE:FACTOR"
         raise ConfigError(f"scheduler: expected {forms}, got {text!r}")

@@ -6,6 +6,7 @@ Comes in: a model and options. Goes out: a ``torch.optim.Optimizer``. Called by 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,7 +32,7 @@ def make_optimizer(
     if not any(parameter.requires_grad for parameter in parameters):
         raise ConfigError("optimizer: expected a model with parameters, got none that need a gradient")
     if isinstance(given, torch.optim.Optimizer):
-        return _checked(given, parameters, lr, weight_decay)
+        return _checked(given, parameters, {"lr": lr, "weight_decay": weight_decay, "weight_decay_on": weight_decay_on})
     decayed = {id(p) for p in (first_layer(model) if weight_decay_on == "first" else model).parameters()}
     groups = [
         {"params": [p for p in parameters if id(p) in decayed], "weight_decay": weight_decay},
@@ -49,13 +50,12 @@ def make_optimizer(
 
 
 def _checked(
-    given: torch.optim.Optimizer, parameters: list[nn.Parameter], lr: float, weight_decay: float
+    given: torch.optim.Optimizer, parameters: list[nn.Parameter], more: dict[str, Any]
 ) -> torch.optim.Optimizer:
-    """An optimiser object that trains this model and needs nothing else. Raises: ConfigError."""
-    if lr != USUAL_RATE or weight_decay:
-        name = "lr" if lr != USUAL_RATE else "weight_decay"
-        value = lr if name == "lr" else weight_decay
-        raise ConfigError(f"{name}={value} cannot be combined with an optimizer object, which has its own")
+    """An optimiser object that trains this model and needs nothing ``more``. Raises: ConfigError."""
+    for name, usual in {"lr": USUAL_RATE, "weight_decay": 0.0, "weight_decay_on": "all"}.items():
+        if more[name] != usual:
+            raise ConfigError(f"{name}={more[name]} cannot be combined with an optimizer object, which has its own")
     if isinstance(given, torch.optim.LBFGS):
         raise ConfigError("optimizer: LBFGS is not supported, since it computes the loss several times a step")
     held = {id(p) for group in given.param_groups for p in group["params"]}

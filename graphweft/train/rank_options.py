@@ -19,9 +19,10 @@ def check_together(size: int, reduce: str, halo: str, task: str, mode: str, loss
         Traceback (most recent call last):
         graphweft._errors.ConfigError: mode=macro cannot be combined with ranks=2; use mode='mini' or one rank
     """
-    if halo != "exact" and (mode == "mini" or size == 1):
-        other = "mode=mini" if mode == "mini" else "ranks=1"
-        raise ConfigError(f"halo={halo} cannot be combined with {other}; it is for mode='full' over ranks")
+    if halo != "exact" and mode == "mini":
+        raise ConfigError(f"halo={halo} cannot be combined with mode=mini; it is for mode='full' over ranks")
+    if halo != "exact" and size == 1:
+        raise ConfigError("halo: expected ranks=2 or more with it, got one process")
     if size == 1 and reduce != "ordered":
         return
     if mode == "macro":

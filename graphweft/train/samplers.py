@@ -73,7 +73,7 @@ def sampler_of(
     if given == "shadow":
         return ShadowSampler(graph, USUAL_SCOPE if fanouts is None else tuple(fanouts))
     if fanouts is not None:
-        raise ConfigError(f"fanouts={','.join(map(str, fanouts))} cannot be combined with sampler {given}")
+        raise ConfigError(f"fanouts={','.join(map(str, fanouts))} cannot be combined with sampler={given}")
     if given == "graphs":
         if graph_id is None:
             raise ConfigError(

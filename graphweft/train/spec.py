@@ -204,7 +204,7 @@ class TrainSpec(LoopOptions, TableOptions):
         self._check_task()
         mode, fanouts = check_mode(self.mode), check_fanouts(self.fanouts)
         if self.sampler.startswith("saint") and fanouts is not None:
-            raise ConfigError(f"fanouts={self.fanouts} cannot be combined with sampler {self.sampler}")
+            raise ConfigError(f"fanouts={self.fanouts} cannot be combined with sampler={self.sampler}")
         per_layer = mode != "full" and self.sampler in ("neighbor", "layer")
         if per_layer and fanouts is not None and len(fanouts) != self.layers:
             raise ConfigError(f"fanouts: expected {self.layers} numbers, one per layer, got {self.fanouts}")
@@ -224,20 +224,20 @@ class TrainSpec(LoopOptions, TableOptions):
         for name, models in OF_SOME_MODELS.items():
             if getattr(self, name) != usual[name] and self.model not in models:
                 value, known = getattr(self, name), ", ".join(models)
-                raise ConfigError(f"{name}={value} cannot be combined with model {self.model}; it is for {known}")
+                raise ConfigError(f"{name}={value} cannot be combined with model={self.model}; it is for {known}")
         reduces = ATTENTION_REDUCES.get(self.model, REDUCES)
         if self.reduce not in reduces:
             known = " or ".join(reduces[1:])
-            raise ConfigError(f"reduce={self.reduce} cannot be combined with model {self.model}; use reduce={known}")
+            raise ConfigError(f"reduce={self.reduce} cannot be combined with model={self.model}; use reduce={known}")
         for name in OF_ENCODERS if self.task == "node2vec" else ():
             if getattr(self, name) != usual[name]:
                 value = getattr(self, name)
-                raise ConfigError(f"{name}={value} cannot be combined with task node2vec, which has no layers")
+                raise ConfigError(f"{name}={value} cannot be combined with task=node2vec, which has no layers")
 
     def _check_features(self) -> None:
         if self.features == "embedding" and self.model in TYPED:
             raise ConfigError(
-                f"features: embedding cannot be combined with model {self.model}, which learns rows of nodes without it"
+                f"features=embedding cannot be combined with model={self.model}, which learns rows of nodes without it"
             )
 
     def _check_task(self) -> None:
@@ -248,7 +248,7 @@ class TrainSpec(LoopOptions, TableOptions):
         if self.is_unsupervised:
             check_choice("model", self.model, OF_GRAPHS)
             if self.features == "embedding":
-                raise ConfigError(f"features: embedding cannot be combined with task {self.task}; use onehot")
+                raise ConfigError(f"features=embedding cannot be combined with task={self.task}; use features=onehot")
             if self.mode in ("full", "auto"):
                 object.__setattr__(self, "mode", "mini")
         if self.has_graphs:
@@ -259,12 +259,12 @@ class TrainSpec(LoopOptions, TableOptions):
         if self.has_pairs:
             check_choice("model", self.model, OF_GRAPHS)
             if self.features == "embedding":
-                raise ConfigError(f"features: embedding cannot be combined with task {self.task}; use degree")
+                raise ConfigError(f"features=embedding cannot be combined with task={self.task}; use features=degree")
             if self.mode == "auto":  # batches of pairs
                 object.__setattr__(self, "mode", "mini")
         if self.readout != "sum" or self.fold is not None:
             name, value = ("fold", self.fold) if self.fold is not None else ("readout", self.readout)
-            raise ConfigError(f"{name}={value} cannot be combined with task {self.task}, which has no set of graphs")
+            raise ConfigError(f"{name}={value} cannot be combined with task={self.task}, which has no set of graphs")
 
     @property
     def has_graphs(self) -> bool:
@@ -284,9 +284,9 @@ class TrainSpec(LoopOptions, TableOptions):
     def _check_macro_and_ranks(self) -> None:
         check_drawn(self, self.mode, vars(self))
         if self.max_restarts and self.ranks < 2:
+            got = f"ranks={self.ranks}" if self.ranks else "none"
             raise ConfigError(
-                f"max_restarts={self.max_restarts} cannot be combined with ranks={self.ranks}; it is for --ranks P "
-                "(torchrun has --max-restarts of its own)"
+                f"max_restarts: expected ranks=2 or more with it, got {got} (torchrun has --max-restarts of its own)"
             )
         if self.rank_reduce == "ordered" and self.ranks > SLICES:
             raise ConfigError(f"rank_reduce=ordered cannot be combined with more than {SLICES} ranks, got {self.ranks}")
@@ -298,10 +298,10 @@ class TrainSpec(LoopOptions, TableOptions):
     def _check_propagating(self, mode: str) -> None:
         """These models are compiled as a whole, over all nodes. Raises: ConfigError."""
         if mode != "full":
-            raise ConfigError(f"mode={mode} cannot be combined with model {self.model}; use mode full")
+            raise ConfigError(f"mode={mode} cannot be combined with model={self.model}; use mode=full")
         for name, usual in {"norm": "none", "reduce": "auto", "activation": "auto", "residual": False}.items():
             if getattr(self, name) != usual:
-                raise ConfigError(f"{name}={getattr(self, name)} cannot be combined with model {self.model}")
+                raise ConfigError(f"{name}={getattr(self, name)} cannot be combined with model={self.model}")
 
     def _check_typed(self) -> None:
         """Mini-batches of a typed graph are drawn relation by relation, from the whole graph, around labelled nodes."""

@@ -360,7 +360,8 @@ class Trainer(TrainerFacts):
             found = self._batch.evaluate()
         value = {str(name): score for name, score in found.scores.items()}[split]
         if value is None:
-            raise DataError(f"{self.ds.name}: expected nodes with a label in the {split} split, got none")
+            rows = "edges that are held out" if self.task == "link" else "nodes with a label"
+            raise DataError(f"{self.ds.name}: expected {rows} in the {split} split, got none")
         return {self.metric: value, **found.beside(split)}
 
     @says_what_was_meant(proba="probabilities", probs="probabilities", logits="predictions().outputs")

@@ -78,7 +78,7 @@ def test_a_resumed_command_takes_the_options_of_the_run(tmp_path: Path, capsys: 
         (("--scheduler", "step:0"), "--scheduler: expected cosine:EPOCHS, "),
         (("--metrics", "rmse"), "--metrics: expected one of accuracy, "),
         (("--best", "val_f1"), "--best: expected one of accuracy, loss, both, "),
-        (("--best", "f1_macro", "--stop-on", "both"), "stop_on=both cannot be combined with best=f1_macro"),
+        (("--best", "f1_macro", "--stop-on", "both"), "--stop-on both cannot be combined with --best f1_macro"),
         (("--clip", "x"), "--clip: expected a number, got 'x'"),
         (("--logger", "wandb"), "--logger: expected one of csv, tensorboard, got 'wandb'"),
     ],

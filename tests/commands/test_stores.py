@@ -85,7 +85,7 @@ def test_prepare_inspect_train_resume_and_predict(files: Path, capsys: pytest.Ca
         (["inspect", "none", "--verify"], "none: expected a store with manifest.json"),
         (["train", "--scale", "0.1", "--memory", "1MB"], ", got 1 MB"),
         (["train", "--memory", "lots"], "--memory: expected a size such as 8GB or 512MB, got 'lots'"),
-        (["train", "--task", "link", "--memory", "1GB"], "memory=1GB cannot be combined with task=link"),
+        (["train", "--task", "link", "--memory", "1GB"], "--memory 1GB cannot be combined with --task link"),
         (["train", "--mode", "macro", "--macro", "large:1/8"], "--macro: expected parts:A/B with mode macro"),
         (["train", "--mode", "macro", "--model", "rgcn"], "--mode: expected full or mini for RGCN and data in memory"),
     ],
@@ -118,7 +118,7 @@ def test_options_that_do_not_fit_a_store_are_one_line(files: Path, capsys: pytes
         (["--memory", "10KB"], "--memory: expected at least"),
         (["--macro", "parts:2/8"], "--macro: expected parts:B/4 for a store of 4 parts, got parts:2/8"),
         (["--normalize", "row"], "--normalize: expected none with a store"),
-        (["--sampler", "saint-node"], " cannot be combined with sampler saint-node"),
+        (["--sampler", "saint-node"], " cannot be combined with --sampler saint-node"),
     ):
         assert main([*TRAIN, *more, "--out", "bad"]) == 2
         assert words in capsys.readouterr().err

@@ -140,7 +140,7 @@ def test_runs_are_drawn_and_listed(inside: Path, capsys: pytest.CaptureFixture[s
         (["sweep", "--grid", "model=gat", "--grid", "hidden=12", *SMALL[:4]], "a width that 8 heads divide, got 12"),
         (["sweep", "--grid", "lr=0.1", "--seeds", "0"], "--seeds: expected an integer from 1 to 1000000, got 0"),
         (["train", "--seeds", "x"], "--seeds: expected an integer, got 'x'"),
-        (["train", "--seeds", "2", "--ranks", "2"], "seeds=2 cannot be combined with ranks=2; leave one out"),
+        (["train", "--seeds", "2", "--ranks", "2"], "--seeds 2 cannot be combined with --ranks 2; leave one out"),
         (["plot", "none"], "none: expected the folder of a run, with last.pt in it, got none"),
         (["plot", "none", "--out", "x.txt"], "--out: expected a file name ending in .png, .svg or .pdf, got 'x.txt'"),
     ],

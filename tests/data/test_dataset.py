@@ -53,6 +53,7 @@ def test_properties() -> None:
         ({"y": torch.zeros(4, 3), "task": "multilabel"}, r"y: expected float32 of shape \(4, 2\)"),
         ({"task": "guess"}, "task: expected classification"),
         ({"train_idx": torch.tensor([0, 4])}, r"train_idx: expected ids in \[0, 4\), got 4 at position 1"),
+        ({"train_idx": [3, 0, 2, 0]}, "train_idx: expected each id once, got 0 again at position 3"),
         ({"val_idx": torch.tensor([-1])}, r"val_idx: expected ids in \[0, 4\), got -1 at position 0"),
         ({"test_idx": torch.tensor([1.0])}, "test_idx: expected a vector of ids or a boolean mask"),
         ({"edge_weight": torch.ones(3)}, "edge_weight: expected float32 with 4 rows"),

@@ -56,6 +56,24 @@ def test_the_zoo(case: Case) -> None:
         check(graph, split_links(graph, 0.25, 0.25))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_parallel_edges_one_way_leave_a_graph_undirected(seed: int) -> None:
+    ends = random_edges(30, 150, seed)
+    simple = Graph(ends.src, ends.dst, 30).to_bidirected(reduce="drop").without_self_loops()
+    src, dst = simple.edges()
+    copies = torch.randint(1, 4, src.shape, generator=torch.Generator().manual_seed(seed))
+    graph = Graph(src.repeat_interleave(copies), dst.repeat_interleave(copies), 30)
+    assert not graph.is_symmetric  # as often one way as the other is not asked for
+    split = split_links(graph, 0.2, 0.3)
+    check(graph, split)
+    pyg = pytest.importorskip("torch_geometric", reason="the peer of this test")
+    both = pyg.transforms.RandomLinkSplit(num_val=0.2, num_test=0.3, is_undirected=True)
+    theirs = both(pyg.data.Data(edge_index=torch.stack([src, dst]), num_nodes=30))
+    wanted = [int(part.edge_label.sum()) for part in theirs]
+    assert split.undirected and [part.shape[1] for part in (split.train, split.val, split.test)] == wanted
+    assert not split_links(Graph([0, 1, 1], [1, 0, 2], 3), test=0.4).undirected
+
+
 def test_pairs_are_held_out_alike_and_by_seed() -> None:
     graph = Graph(torch.arange(10), (torch.arange(10) + 1) % 10, 10)
     held = [split_links(graph, 0.0, 0.1, seed).test[0].item() for seed in range(4000)]

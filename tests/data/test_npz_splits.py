@@ -82,6 +82,7 @@ def test_what_may_be_something_else_is_none(tmp_path: Path) -> None:
             {"train_idx": [0, 1] * 4},
             "train_idx: expected ids of rows, got 0 or 1 for every row; .*train_mask",
         ),
+        ({"train_idx": [3, 0, 2, 0, 3]}, "train_idx: expected each id once, got 0 again at position 3"),
         ({"val_idx": [0, 1]}, "train_idx: expected it beside val_idx, got none"),
         ({"valid_mask": [True] * 8}, "train_mask: expected it beside valid_mask, got none"),
         ({"train_idx": [0], "idx_train": [1]}, "train_idx: expected one list of this part, got idx_train as well"),

@@ -485,6 +485,7 @@ def test_bad_input_is_told_in_one_line(files: dict[str, Any], tmp_path: Path) ->
     holes = files["x"].copy()
     holes[7, 2] = np.nan
     np.save(folder / "holes.npy", holes)
+    np.savez(folder / "again.npz", train_idx=np.array([4, 0, 4]))
     for more, error, text in (
         ({"memory": "1MB"}, gw.errors.ConfigError, r"memory: expected at least 9 MB for 200 nodes, got 1 MB"),
         ({"memory": "much"}, gw.errors.ConfigError, "memory: expected a size such as 8GB"),
@@ -502,6 +503,10 @@ def test_bad_input_is_told_in_one_line(files: dict[str, Any], tmp_path: Path) ->
         (_given(files, "rows.npy", x=folder / "short.npy"), "expected 200 rows|expected 5 rows"),
         (_given(files, "rows.npy", x=folder / "holes.npy"), "expected finite features, got others in row 7"),
         (_given(files, "none.npy"), "none.npy"),
+        (
+            _given(files, "rows.npy", split=folder / "again.npz"),
+            "again.npz: train_idx: expected each id once, got 4 again",
+        ),
         (_given(files, "split.npz"), "expected edge_index, or src and dst"),
     ):
         with pytest.raises(gw.errors.DataError, match=text):

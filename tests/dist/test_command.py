@@ -101,7 +101,7 @@ def test_lost_ranks_are_started_again_and_end_with_the_same_bits(tmp_path: Path)
 
 def test_restarts_are_refused_where_nothing_is_started(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", *SMALL, "--max-restarts", "2"]) == 2
-    assert "max_restarts=2 cannot be combined with ranks=0; it is for --ranks P" in capsys.readouterr().err
+    assert "--max-restarts: expected --ranks 2 or more with it, got none" in capsys.readouterr().err
     assert main(["train", *SMALL, "--halo", "fp8"]) == 2
     assert "halo: expected one of exact, bf16, int8, stale, sampled, got 'fp8'" in capsys.readouterr().err
 
@@ -165,7 +165,9 @@ def test_unequal_ranks_are_refused_by_rank_0(tmp_path: Path, option: str, values
 def test_more_ranks_than_slices_are_refused_before_they_start(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", *SMALL, "--ranks", "9", "--rank-reduce", "ordered"]) == 2
     err = capsys.readouterr().err
-    assert "rank_reduce=ordered cannot be combined with more than 8 ranks, got 9" in err and len(err.splitlines()) == 1
+    assert (
+        "--rank-reduce ordered cannot be combined with more than 8 ranks, got 9" in err and len(err.splitlines()) == 1
+    )
 
 
 def test_bad_options_are_refused_once(tmp_path: Path) -> None:
@@ -174,7 +176,9 @@ def test_bad_options_are_refused_once(tmp_path: Path) -> None:
     assert ended.returncode == 2 and len(err.splitlines()) == 1 and "--lr: expected" in err
     ended = start_command("--ranks", "2", "--norm", "batch", "--out", str(tmp_path))
     _, err = ended.communicate(timeout=300)
-    assert ended.returncode == 2 and len(err.splitlines()) == 1 and "norm=batch cannot be combined with ranks=2" in err
+    assert (
+        ended.returncode == 2 and len(err.splitlines()) == 1 and "--norm batch cannot be combined with --ranks 2" in err
+    )
 
 
 @pytest.mark.slow
@@ -206,10 +210,11 @@ def test_a_board_cuts_long_texts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--mode", "macro", "--macro", "parts:2/8"], "mode=macro cannot be combined with ranks=2"),
-        (["--class-weight", "balanced"], "class_weight cannot be combined with ranks=2"),
-        (["--halo", "bf16", "--mode", "mini"], "halo=bf16 cannot be combined with mode=mini"),
-        (["--rank-reduce", "ordered"], "mode=full cannot be combined with rank_reduce=ordered"),
+        (["--mode", "macro", "--macro", "parts:2/8"], "--mode macro cannot be combined with --ranks 2"),
+        (["--class-weight", "balanced"], "--class-weight cannot be combined with --ranks 2"),
+        (["--halo", "bf16", "--ranks", "1"], "--halo: expected --ranks 2 or more with it, got one process"),
+        (["--halo", "bf16", "--mode", "mini"], "--halo bf16 cannot be combined with --mode mini"),
+        (["--rank-reduce", "ordered"], "--mode full cannot be combined with --rank-reduce ordered"),
     ],
 )
 def test_ranks_are_not_started_for_what_they_cannot_train(

@@ -53,7 +53,7 @@ def test_batches_join_the_right_nodes_and_hide_the_right_edges(negatives: str, e
     edges = set(zip(src, dst, strict=True))
     targets = torch.randperm(graph.num_edges)[:90]
     index = torch.stack(graph.edges())[:, targets]
-    amount = 1 if negatives == "in-batch" else 3
+    amount = 1 if negatives in ("none", "in-batch") else 3
     options: dict[str, Any] = {"negatives": negatives, "exclude": exclude, "amount": amount}
     loader = LinkLoader(graph, index, fanouts=(-1, 4), batch_size=25, shuffle=True, **options)
     seen = []
@@ -155,7 +155,8 @@ def test_no_neighbour_is_later_than_the_edge_to_predict(negatives: str, strategy
     graph, time = timed()
     src, dst = graph.edges()
     options: dict[str, Any] = {"negatives": negatives, "strategy": strategy, "exclude": "both", "window": 25}
-    loader = LinkLoader(graph, fanouts=(-1, 3), batch_size=20, amount=2, time=time, **options)
+    amount = 1 if negatives == "none" else 2
+    loader = LinkLoader(graph, fanouts=(-1, 3), batch_size=20, amount=amount, time=time, **options)
     for batch in loader:
         count, owner = batch.batch_size, batch._sample.owner
         assert owner is not None and batch.edge_label_time is not None
@@ -399,6 +400,9 @@ COMPLETE = Graph([0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1], 3)
         (lambda g: LinkLoader(g, edge_label=[1]), ShapeError, "expected 300 rows, one per edge, got 1 rows"),
         (lambda g: LinkLoader(g, negatives="some"), ConfigError, "expected negatives as one of none, binary"),
         (lambda g: LinkLoader(g, exclude="all"), ConfigError, "expected exclude as one of none, target, both"),
+        (lambda g: LinkLoader(g, amount=2, negatives="none"), ConfigError, "amount cannot be combined with negatives"),
+        (lambda g: LinkLoader(g, window=3), ConfigError, "expected time, one per edge, for a window"),
+        (lambda g: LinkLoader(g, strategy="recent"), ConfigError, "expected time, one per edge, for a window"),
         (lambda g: LinkLoader(g, amount=0), ConfigError, "expected amount as an integer from 1"),
         (lambda g: LinkLoader(g, fanouts=(0,)), ConfigError, "expected fanouts >= 1, or -1 for all, got 0"),
         (lambda g: LinkLoader(g, batch_size=0), ConfigError, "LinkLoader: expected batch_size as an integer >= 1"),
@@ -420,7 +424,7 @@ COMPLETE = Graph([0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1], 3)
             "expected a node that node 0 has no edge to, got none",
         ),
     ],
-    ids=range(19),
+    ids=range(22),
 )
 def test_bad_input_is_one_line(make: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error) as failure:

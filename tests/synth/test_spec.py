@@ -82,10 +82,10 @@ def test_the_run_of_a_spec_keeps_the_nodes_in_their_order() -> None:
             "t:1:1: Weight-Deacy: expected a known key, got an unknown one; did you mean weight_decay",
         ),
         ("'' = 3\n", 't:1:1: "": expected a known key, got an unknown one; known are data'),
-        ("model = 'gat'\nreduce = 'max'", "t:2:10: reduce=max cannot be combined with model gat; use reduce=sum"),
+        ("model = 'gat'\nreduce = 'max'", "t:2:10: reduce=max cannot be combined with model=gat; use reduce=sum"),
         (
             "reduce = 'mean'\nmodel = 'transformer'",
-            "t:1:10: reduce=mean cannot be combined with model transformer; use",
+            "t:1:10: reduce=mean cannot be combined with model=transformer; use",
         ),
     ],
     ids=range(24),
@@ -163,7 +163,7 @@ def test_the_command_says_one_line(capsys: pytest.CaptureFixture[str], tmp_path:
         ),
         (
             ["synth", "--spec", str(tmp_path / "good.toml"), "--deterministic", "--out", str(tmp_path / "p")],
-            "deterministic cannot be combined with target=openmp",
+            "--deterministic cannot be combined with --target openmp",
         ),
     ):
         assert cli.main(arguments) == 2

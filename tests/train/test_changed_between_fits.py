@@ -99,6 +99,19 @@ def test_evaluation_reads_the_labels_as_they_are(mode: str) -> None:
 
 
 @pytest.mark.parametrize("options", MODES)
+@pytest.mark.parametrize(
+    ("id_", "text"), [(-1, r"expected ids in \[0, .*, got -1"), (10**6, r"got 1000000"), (None, "each id")]
+)
+def test_ids_that_a_change_made_wrong_are_one_line(options: dict[str, Any], id_: int | None, text: str) -> None:
+    ds = _dataset()
+    trainer = Trainer(_model(ds), ds, **options)
+    trainer.fit(1)
+    ds.train_idx[1] = ds.train_idx[0] if id_ is None else id_
+    with pytest.raises(DataError, match=f"^train_idx: .*{text}"):
+        trainer.fit(1)
+
+
+@pytest.mark.parametrize("options", MODES)
 def test_a_parameter_trains_from_when_it_is_unfrozen(options: dict[str, Any]) -> None:
     ds = _dataset()
     model = _model(ds)

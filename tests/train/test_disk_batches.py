@@ -235,7 +235,7 @@ def test_too_little_memory_and_other_options_are_refused(ds: gw.Dataset, folder:
     for options, text in (
         ({"memory": 100_000}, r"memory: expected at least \d+ MB for this run \(program .*\), got 100 KB"),
         ({"memory": RUN, "batch_size": 500}, r"memory: expected room for \d+ rows .* a smaller batch_size"),
-        ({"memory": RUN, "macro": "large:1/2"}, "macro cannot be combined with mode mini on a store"),
+        ({"memory": RUN, "macro": "large:1/2"}, "macro cannot be combined with mode=mini on a store"),
         ({"memory": RUN, "sampler": "shadow", "fanouts": None}, "sampler: expected one of .*, got shadow"),
         ({"mode": "full", "fanouts": None, "batch_size": None}, "mode: expected macro or mini for a store, got 'full'"),
     ):

@@ -317,7 +317,7 @@ def test_regression_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (("--fold", 10), "--fold: expected an integer from 0 to 9, got 10"),
         (("--task", "nodes"), "expected task graphs for a set of 12 graphs"),
         (("--model", "rgcn"), "--model: expected one of gin, gcn, sage, gat, gatv2, transformer, got 'rgcn'"),
-        (("--features", "embedding"), "--features: embedding cannot be combined with a set of graphs"),
+        (("--features", "embedding"), "--features embedding cannot be combined with a set of graphs"),
         (("--readout", "add"), "--readout: expected some of sum, mean, max, joined by \\+, got 'add'"),
     ],
 )
@@ -332,7 +332,7 @@ def test_the_command_tells_of_wrong_use(
 
 def test_folds_belong_to_graphs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = _run(capsys, "train", "--fold", 1, "--quiet", "--out", tmp_path / "run")
-    assert code == 2 and "fold=1 cannot be combined with task nodes, which has no set of graphs" in err
+    assert code == 2 and "--fold 1 cannot be combined with --task nodes, which has no set of graphs" in err
 
 
 def test_gin_learns_a_real_set(shared_data: Path) -> None:

@@ -191,3 +191,8 @@ def test_what_cannot_be_is_one_line() -> None:
         Trainer(GCN(4, 8, 8), ds, **OPTIONS)
     with pytest.raises(ConfigError, match="mode: expected mini for the task link, got 'full'"):
         Trainer(GCN(4, 8, 8), ds, task="link")
+    with pytest.raises(DataError, match="expected edges that are held out in the train split, got none"):
+        trainer().evaluate("train")
+    typed = Graph.hetero({("a", "to", "a"): ([0, 1], [1, 2])}, num_nodes={"a": 4})
+    with pytest.raises(ConfigError, match="task=link cannot be combined with a graph of several types"):
+        Trainer(GCN(4, 8, 8), replace(ds, graph=typed, target_type="a"), **OPTIONS)

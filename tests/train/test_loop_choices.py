@@ -36,6 +36,7 @@ LINES: list[tuple[dict[str, Any], str]] = [
     ({"class_weight": [1, 2]}, "^class_weight: expected 3 numbers >= 0, one per class, got 1, 2$"),
     ({"class_weight": "even"}, "^class_weight: expected balanced, or a number per class"),
     ({"label_smoothing": 1.5}, "^label_smoothing: expected a finite number >= 0 and < 1, got 1.5$"),
+    ({"scheduler": "plateau:2:1"}, "^scheduler: expected cosine:EPOCHS, .*, got 'plateau:2:1'$"),
     ({"scheduler": "cyclic"}, "^scheduler: expected one of cosine, linear, step, exponential, plateau, got 'cyclic'$"),
     ({"scheduler": 3}, "^scheduler: expected one of .* or a callable that makes one of the optimizer, got int$"),
     ({"scheduler": lambda o: 3}, "^scheduler: expected a callable that makes a scheduler, .* got int$"),

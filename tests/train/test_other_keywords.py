@@ -62,6 +62,7 @@ def test_optimizers_that_do_not_fit_are_told_in_one_line() -> None:
         ({"optimizer": torch.optim.LBFGS(model.parameters())}, "LBFGS is not supported"),
         ({"optimizer": torch.optim.SGD([torch.ones(1)], lr=1.0)}, "got one over other tensors"),
         ({"optimizer": sgd, "lr": 0.5}, "lr=0.5 cannot be combined with an optimizer object"),
+        ({"optimizer": sgd, "weight_decay_on": "first"}, "weight_decay_on=first cannot be combined with an optimizer"),
         ({"optimizer": sgd, "weight_decay": 0.5}, "weight_decay=0.5 cannot be combined with"),
     ]
     for options, words in wrong:

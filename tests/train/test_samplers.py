@@ -134,7 +134,7 @@ def test_what_is_usual_follows_from_the_layers(ds: Dataset, layers: int, fanouts
 def test_bad_options_are_one_line(ds: Dataset) -> None:
     for options, text in (
         ({"sampler": "best"}, "sampler: expected one of neighbor, layer, shadow"),
-        ({"sampler": "saint-node", "fanouts": (5, 5)}, "fanouts=5,5 cannot be combined with sampler saint-node"),
+        ({"sampler": "saint-node", "fanouts": (5, 5)}, "fanouts=5,5 cannot be combined with sampler=saint-node"),
         ({"sampler": "layer", "fanouts": (5,)}, "fanouts: expected 2 numbers, one per layer, got 5"),
         ({"sampler": LayerSampler(ds.graph, [5])}, "sampler: expected one of 2 hops, one per layer, got 1"),
         ({"sampler": WalkSampler(ds.graph), "fanouts": (5, 5)}, "fanouts cannot be combined with a sampler object"),

@@ -210,7 +210,7 @@ def test_file_and_command(ppi: tuple[list[Any], gw.Dataset], tmp_path: Path, cap
         ),
         (lambda: _one(sampler="graphs"), "sampler='graphs' cannot be combined with one graph; gw.Dataset.from_graphs"),
         (lambda: _one(sampler="graphs", mode="full"), "sampler: expected mode mini as well, got mode 'full'"),
-        (lambda: _one(sampler="graphs", fanouts=(2, 2)), "fanouts=2,2 cannot be combined with sampler graphs"),
+        (lambda: _one(sampler="graphs", fanouts=(2, 2)), "fanouts=2,2 cannot be combined with sampler=graphs"),
     ],
 )
 def test_wrong_use_is_one_line(act: Any, message: str) -> None:

@@ -16,10 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphweft._distinct import distinct
 from graphweft._errors import DataError
 from graphweft._memory import empty
-from graphweft.data.checks import first_not_finite
+from graphweft.data.checks import check_each_once, first_not_finite
 from graphweft.data.given import Task
 from graphweft.data.random_rows import random_rows
 from graphweft.graph.graph import Graph
@@ -261,10 +260,16 @@ def mask_idx(who: str, mask: Array, rows: int, split: int = 0) -> Tensor:
 
 
 def index_idx(who: str, array: Array, rows: int) -> Tensor:
-    """A list of row ids, checked and sorted, each once."""
+    """A list of row ids, checked and sorted."""
+    return listed_rows(who, array, rows).sort().values
+
+
+def listed_rows(who: str, array: Array, rows: int) -> Tensor:
+    """A list of row ids, int64, in its order. Raises: DataError for ids of no row, or one that comes twice."""
     ids = as_ids(who, array.reshape(-1)).to(torch.int64)
     check_range(who, ids, rows)
-    return torch.from_numpy(distinct(ids.numpy()))
+    check_each_once(who, ids, rows)
+    return ids
 
 
 def random_split(labels: Labels, seed: int) -> Split:

@@ -16,8 +16,7 @@ from graphweft.data.readers.assemble import (
     Labels,
     ReadOptions,
     Split,
-    as_ids,
-    check_range,
+    listed_rows,
     mask_idx,
     random_split,
     split_number,
@@ -95,9 +94,7 @@ def _rows(archive: NpzArchive, members: list[str], rows: int, number: int) -> Te
     array = archive.array(first, (None,), kinds)
     if rows > 2 and len(array) == rows and int(array.max()) <= 1:
         raise DataError(f"{first}: expected ids of rows, got 0 or 1 for every row; a mask is called {_as_mask(first)}")
-    ids = as_ids(first, array.astype(np.int64) if not array.size else array).long()
-    check_range(first, ids, rows)
-    return ids
+    return listed_rows(first, array.astype(np.int64) if not array.size else array, rows)
 
 
 def _as_mask(member: str) -> str:

@@ -6,6 +6,9 @@ type), with labels and split as ids of the flat graph. Called by the registry.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,7 +28,7 @@ from graphweft.data.readers.assemble import (
     random_split,
     split_number,
 )
-from graphweft.data.readers.files import node_limit
+from graphweft.data.readers.files import node_limit, one_line
 from graphweft.data.readers.npz import read_features, read_labels, read_names, side_arrays
 from graphweft.data.readers.split import read_split
 from graphweft.graph.graph import Graph
@@ -49,9 +52,16 @@ def read_typed_npz(archive: NpzArchive, options: ReadOptions) -> Dataset:
         return _read_triples(archive, options)
     edges = as_ids("edge_index", archive.array("edge_index", (2, None))).long()
     edge_type = archive.array("edge_type", (edges.shape[1],), "iu").astype(np.int64)
-    if "node_type" in archive:
-        return _read_node_types(archive, edges, edge_type, options)
-    return _read_one_node_type(archive, edges, edge_type, options)
+    read = _read_node_types if "node_type" in archive else _read_one_node_type
+    ds = read(archive, edges, edge_type, options)
+    names = _relation_names(archive, edge_type)
+    return replace(ds, notes=(*ds.notes, *_without("edges", names, np.bincount(edge_type, minlength=len(names)))))
+
+
+def _without(rows: str, names: Sequence[str], counts: np.ndarray) -> tuple[str, ...]:
+    """A note on the types that have no edges, or no nodes; none where all have some."""
+    empty = [name for name, count in zip(names, counts, strict=True) if not count]
+    return (f"types without {rows}: {one_line(', '.join(empty), 80)}",) if empty else ()
 
 
 def _relation_names(archive: NpzArchive, edge_type: np.ndarray) -> tuple[str, ...]:
@@ -125,6 +135,8 @@ def _read_triples(archive: NpzArchive, options: ReadOptions) -> Dataset:
         check_range(f"{part}_edge_type", relations, len(graph.relations))
         held_out["val" if part == "valid" else part] = (held, relations)
     found, nothing = no_labels(num_nodes), torch.empty(0, dtype=torch.int64)
+    names = [name for _, name, _ in graph.relations]
+    empty = _without("edges", names, np.bincount(kinds, minlength=len(names)))
     return Dataset(
         name=options.name or "graph",
         graph=graph,
@@ -133,7 +145,7 @@ def _read_triples(archive: NpzArchive, options: ReadOptions) -> Dataset:
         num_classes=0,
         target_type="entity",
         held_out=held_out,
-        notes=("triples for link prediction: no node labels",),
+        notes=("triples for link prediction: no node labels", *empty),
         **Split(nothing, nothing, nothing).fields(),
     )
 
@@ -165,11 +177,9 @@ def _read_node_types(archive: NpzArchive, edges: Tensor, edge_type: np.ndarray, 
     first, count = int(offsets[target]), int(counts[target])
     mine, split = _target_labels(archive, first, count, len(node_type), options)
     archive.leave_out("metapath_", "node_type_counts", "node_type_offsets")  # told below; they follow from node_type
-    notes = (
-        ("meta-path graphs of the source are left out",)
-        if any(n.startswith("metapath_") for n in archive.names())
-        else ()
-    )
+    notes = _without("nodes", names, counts)
+    if any(n.startswith("metapath_") for n in archive.names()):
+        notes = (*notes, "meta-path graphs of the source are left out")
     return Dataset(
         name=options.name or "graph",
         graph=graph,

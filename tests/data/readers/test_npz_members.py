@@ -39,6 +39,18 @@ def test_names_of_relations_in_either_member(tmp_path: Path, key: str, typed: bo
             assert ["likes", "knows"][of[s, d]] == relation[1]
 
 
+def test_types_without_edges_or_nodes_are_in_the_notes(tmp_path: Path) -> None:
+    gaps = {**EDGES, "edge_type": np.array([0, 5, 5, 0])}
+    ds = load(tmp_path, **gaps)
+    assert len(ds.graph.relations) == 6 and "types without edges: 1, 2, 3, 4" in ds.notes
+    triples = {f"train_{key}": values for key, values in gaps.items()}
+    assert "types without edges: 1, 2, 3, 4" in load(tmp_path, **triples).notes
+    named = {"node_type_names": np.array(["a", "b", "c"]), "relation_names": np.array(["likes", "knows", "owns"])}
+    ds = load(tmp_path, **{**TYPES, **named})
+    assert ds.notes == ("types without nodes: c", "types without edges: owns")
+    assert not any("types without" in note for note in load(tmp_path, **TYPES).notes)
+
+
 def test_members_that_are_not_used_are_in_the_notes_and_in_the_error(tmp_path: Path) -> None:
     ds = load(tmp_path, **EDGES, num_nodes=4, labels=np.array([0, 1, 0, 1]), weights=np.ones(4))
     assert "members of the source that are not used: labels, weights" in ds.notes
