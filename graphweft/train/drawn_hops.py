@@ -145,7 +145,8 @@ def _places(offsets: Ids, runs: Ids, fanout: int, rng: np.random.Generator) -> I
     turn = np.arange(int(counts.sum())) - np.repeat(first, counts)
     step, begin = degrees / np.maximum(counts, 1), rng.random(len(runs))
     within = ((turn + np.repeat(begin, counts)) * np.repeat(step, counts)).astype(np.int64)
-    return np.repeat(offsets[runs], counts) + np.minimum(within, np.repeat(degrees, counts) - 1)
+    found: Ids = np.repeat(offsets[runs], counts) + np.minimum(within, np.repeat(degrees, counts) - 1)
+    return found
 
 
 __all__ = ["Hop", "counting_bytes", "drawn_hops", "inner_edges", "some_of"]

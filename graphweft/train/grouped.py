@@ -22,7 +22,7 @@ from graphweft.data.dataset import Dataset, training_labels
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.batch import Batch
 from graphweft.loader.group_loader import GroupLoader
-from graphweft.loader.groups import NOTHING, BesideGroups, group_bytes, kept_bytes, parts_within
+from graphweft.loader.groups import NOTHING, group_bytes, kept_bytes, parts_within
 from graphweft.loader.hubs import Hubs, pin_hubs
 from graphweft.loader.neighbours import BroughtSizes, Neighbours
 from graphweft.loader.parts import MemoryParts, PartSource
@@ -439,7 +439,7 @@ def _count_of(
     macro: Macro | None,
     memory: int | str | None,
     hubs: int,
-    beside: BesideGroups,
+    beside: Callable[..., int],
     brought: BroughtSizes | None,
 ) -> int:
     """How many parts make a group. Raises: MemoryBudgetError."""
@@ -469,7 +469,7 @@ def _count_of(
 
 def _beside(
     model: nn.Module, ds: Dataset, fanouts: Sequence[int], batch_size: int, memory: int | str | None
-) -> BesideGroups:
+) -> Callable[..., int]:
     """Bytes of a run beside its groups, by the parts of a group; none where the budget is that of the groups."""
     if memory is None or not isinstance(ds, StoredDataset):
         return NOTHING
