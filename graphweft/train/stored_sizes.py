@@ -51,7 +51,7 @@ _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill
 _PROGRAMS = 3 << 20  # what programs, their modules and the heap take, before it is known
 _PLAN, _PLANS = 1 << 19, 3  # of a typed layer's plan, and how many there are: two of steps, one of evaluations
 _UNASKED = Needs().unasked  # what a budget has to leave room for besides
-_UNASKED_DRAWN = Needs(is_close=True).unasked  # where a batch was drawn
+_UNASKED_DRAWN = Needs(is_close=True).least  # where a batch was drawn: with trials of rewrites
 _EVALUATES = 4 << 20  # what an evaluation takes before it is tried: pieces that are read, structure, numbers of nodes
 _MET = 0.9  # times rows of uniform draws: those of a graph with communities or hubs meet more often
 _LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known pairs, edges to predict and their order
@@ -241,10 +241,10 @@ def _check_told(
 
     Raises: MemoryBudgetError.
     """
-    found = told(None)
-    if counted is not None and not any(needs.fits(budget) for needs in found) and counting_bytes(store) <= budget:
-        found = told(counted())
-    if not any(needs.fits(budget) for needs in found):
+    found, room = told(None), budget
+    if counted is not None and not any(needs.fits(room) for needs in found) and counting_bytes(store) <= budget:
+        found, room = told(counted()), budget - (_UNASKED_DRAWN - Needs(is_close=True).unasked)
+    if not any(needs.fits(room) for needs in found):
         raise refusal(found[0], budget)
 
 
