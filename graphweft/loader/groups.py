@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -319,13 +319,26 @@ def kept_bytes(source: PartSource, keep: int) -> int:
     return sum(sorted(blocks)[-keep:])
 
 
+class BesideGroups(Protocol):
+    """Bytes of a run beside groups of ``count`` parts; ``is_drawn``: by a batch that is drawn, which takes a while."""
+
+    def __call__(self, count: int, *, is_drawn: bool = False) -> int: ...  # noqa: D102
+
+
+def _nothing(count: int, *, is_drawn: bool = False) -> int:
+    return 0
+
+
+NOTHING: BesideGroups = _nothing  # where a budget is that of the groups alone
+
+
 def parts_within(
     source: PartSource,
     memory: int,
     label_bytes: int = 8,
     hubs: int = 0,
     keep: int = 0,
-    beside: Callable[[int], int] = lambda count: 0,
+    beside: BesideGroups = NOTHING,
     told: Callable[[int], int] = lambda least: least,
     brought: BroughtSizes | None = None,
 ) -> int:
@@ -338,10 +351,15 @@ def parts_within(
     """
     parts = len(source.bounds) - 1
 
+    def groups(count: int) -> int:
+        return group_bytes(source, count, label_bytes, hubs, keep, brought)
+
     def needed(count: int) -> int:
-        return group_bytes(source, count, label_bytes, hubs, keep, brought) + beside(count)
+        return groups(count) + beside(count)
 
     least = needed(1)
+    if least > memory:
+        least = groups(1) + beside(1, is_drawn=True)
     if least > memory:
         least = told(least)
         fewer = ", or fewer hubs," if hubs else "" if brought is None else ", or fewer neighbours,"

@@ -14,6 +14,7 @@ from torch import nn
 
 from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
+from graphweft.train.drawn_hops import Hop
 from graphweft.train.part_inference import embeds, out_width
 
 _REAL, _ID = 4, 8
@@ -38,8 +39,9 @@ def batch_estimate(
     edges: int,
     relations: int = 1,
     features: tuple[int, int] = (2, 1),
+    hops: Sequence[Hop] | None = None,
 ) -> Estimate:
-    """What a batch takes where draws are uniform.
+    """What a batch takes, by its hops, or where draws are uniform.
 
     Args:
         model: The model.
@@ -51,17 +53,18 @@ def batch_estimate(
         relations: That lead into a node, each of which draws as many.
         features: Times that a step holds rows of features, of nodes that the first layer computes and of those that
             it reads; 0 where it reads them where they lie.
+        hops: Those of a batch that was drawn; None: it was not.
     """
     layers = [out_width(layer) for layer in model.layers] if isinstance(model, Stack) else []
     widths = layers or [max((p.shape[-1] for p in model.parameters() if p.dim() > 1), default=1)] * len(fanouts)
     heads = max((int(getattr(module, "heads", 0)) for module in model.modules()), default=0)
-    mean, reached, drawn, total = edges / max(nodes, 1), float(seeds), 0.0, 0.0
+    reached, drawn, total = float(seeds), 0.0, 0.0
+    hops = _uniform(fanouts, seeds, nodes, edges, relations) if hops is None else hops
     typed = isinstance(model, TypedStack) and embeds(model)
     inputs = [widths[0] if typed else width, *widths[:-1]]
     times = [features, *[(2, 1)] * len(inputs[1:])]
-    for fanout, out, given, held in zip(fanouts, reversed(widths), reversed(inputs), reversed(times), strict=False):
-        hop = min(reached * (mean if fanout < 0 else min(fanout * relations, 2 * mean)), float(edges))
-        further = nodes - (nodes - reached) * float(np.exp(-hop / max(nodes, 1)))
+    layers_of = zip(hops, reversed(widths), reversed(inputs), reversed(times), strict=False)
+    for (hop, further), out, given, held in layers_of:
         rows = reached * (held[0] * given + 4 * out) + further * (held[1] * given + 2 * (out if heads else 0))
         if typed:  # which multiplies features first, and computes some of a layer for its sources
             rows = further * max(given, out) * (_TYPED_HEADS if heads else _TYPED)
@@ -69,6 +72,16 @@ def batch_estimate(
         reached, drawn = further, drawn + hop
     ids = reached * 3 * _ID + drawn * 2 * _ID
     return Estimate(int(total + ids), int(reached), int(ids), int(drawn))
+
+
+def _uniform(fanouts: Sequence[int], seeds: int, nodes: int, edges: int, relations: int) -> list[Hop]:
+    """The hops of a batch whose draws meet any nodes alike."""
+    mean, reached, found = edges / max(nodes, 1), float(seeds), list[Hop]()
+    for fanout in fanouts:
+        hop = min(reached * (mean if fanout < 0 else min(fanout * relations, 2 * mean)), float(edges))
+        reached = nodes - (nodes - reached) * float(np.exp(-hop / max(nodes, 1)))
+        found.append(Hop(hop, reached))
+    return found
 
 
 __all__ = ["Estimate", "batch_estimate"]

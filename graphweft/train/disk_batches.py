@@ -37,7 +37,8 @@ from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.setup import Setup
-from graphweft.train.stored_needs import check_rows, predicted_bytes
+from graphweft.train.stored_needs import predicted_bytes
+from graphweft.train.stored_sizes import check_rows
 from graphweft.train.target import target_of
 
 EVALUATION = 8  # one in so many bytes of the budget is for evaluation

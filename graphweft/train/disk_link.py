@@ -29,7 +29,7 @@ from graphweft.train.link_task import LinkTask, check_link, check_stored_links
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.setup import Setup
-from graphweft.train.stored_needs import SPLITTING, check_link_rows, link_outputs
+from graphweft.train.stored_sizes import SPLITTING, check_link_rows, link_outputs
 
 
 class DiskLinkTask(LinkTask, FromDisk):

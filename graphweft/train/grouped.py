@@ -22,7 +22,7 @@ from graphweft.data.dataset import Dataset, training_labels
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.batch import Batch
 from graphweft.loader.group_loader import GroupLoader
-from graphweft.loader.groups import group_bytes, kept_bytes, parts_within
+from graphweft.loader.groups import NOTHING, group_bytes, kept_bytes, parts_within
 from graphweft.loader.hubs import Hubs, pin_hubs
 from graphweft.loader.neighbours import BroughtSizes, Neighbours
 from graphweft.loader.parts import MemoryParts, PartSource
@@ -48,7 +48,8 @@ from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.scratch import NoRoomError, Scratch
 from graphweft.train.setup import Setup
-from graphweft.train.stored_needs import fit_groups, least_beside, least_told, predicted_bytes
+from graphweft.train.stored_needs import fit_groups, predicted_bytes
+from graphweft.train.stored_sizes import least_beside, least_told
 
 _PAGES = 16  # one in so many bytes of the budget is for pages of neighbours that wait for the disk
 _NO_EDGES = ("edge_weight", "edge_features")
@@ -438,11 +439,12 @@ def _count_of(
     macro: Macro | None,
     memory: int | str | None,
     hubs: int,
-    beside: Callable[[int], int],
+    beside: Callable[..., int],
     brought: BroughtSizes | None,
 ) -> int:
     """How many parts make a group. Raises: MemoryBudgetError."""
     asked, keep, labels = _asked(macro), 0 if macro is None else macro.keep, label_bytes(ds)
+    beside = beside if beside is NOTHING or brought is None else partial(beside, brought=brought)
     if asked is None:
         told = (lambda least: least) if memory is None else least_told
         return parts_within(source, memory_bytes(memory), labels, hubs, keep, beside, told, brought)
@@ -451,7 +453,10 @@ def _count_of(
         return count
     budget, more = memory_bytes(memory), beside(count)
     held = 0 if brought is None or isinstance(ds, StoredDataset) else int(brought.nbytes.sum())
-    needed = group_bytes(source, count, labels, hubs, keep, brought) + more + held
+    groups = group_bytes(source, count, labels, hubs, keep, brought) + held
+    needed = groups + more
+    if needed > budget:
+        needed = groups + beside(count, is_drawn=True)
     if needed > budget:
         needed = least_told(needed) if more else needed
         text = (
@@ -464,10 +469,10 @@ def _count_of(
 
 def _beside(
     model: nn.Module, ds: Dataset, fanouts: Sequence[int], batch_size: int, memory: int | str | None
-) -> Callable[[int], int]:
+) -> Callable[..., int]:
     """Bytes of a run beside its groups, by the parts of a group; none where the budget is that of the groups."""
     if memory is None or not isinstance(ds, StoredDataset):
-        return lambda count: 0
+        return NOTHING
     return partial(least_beside, model, ds, fanouts, batch_size)
 
 

@@ -22,7 +22,7 @@ from graphweft._distinct import Ids
 from graphweft._errors import ConfigError, DataError, MemoryBudgetError
 from graphweft._memory import POOL
 from graphweft.data.stored import StoredDataset
-from graphweft.loader.groups import group_bytes, kept_bytes, parts_within
+from graphweft.loader.groups import BesideGroups, group_bytes, kept_bytes, parts_within
 from graphweft.loader.link_batch import LinkBatch
 from graphweft.loader.link_groups import LinkGroupLoader, TrainingParts, share_of
 from graphweft.nn.stack import Stack
@@ -35,7 +35,7 @@ from graphweft.train.options import FIRST, check_macro
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.setup import Setup
-from graphweft.train.stored_needs import least_beside_links, least_told, link_outputs
+from graphweft.train.stored_sizes import least_beside_links, least_told, link_outputs
 
 _PIECE = 1 << 15  # pairs that are looked up at a time
 _TURNS = 64  # of drawing, before pairs without an edge are taken to be too few
@@ -224,7 +224,7 @@ def _checked(model: nn.Module, ds: Any) -> Store:
     return ds.store
 
 
-def _count(store: Store, macro: Macro | None, memory: int | str | None, beside: Callable[[int], int]) -> int:
+def _count(store: Store, macro: Macro | None, memory: int | str | None, beside: BesideGroups) -> int:
     """Parts of a group. Raises: ConfigError for what groups of links do not have, or too little memory."""
     parts, budget = len(store), memory_bytes(memory)
     if macro is not None and (macro.hubs is not None or macro.reuse > 1 or macro.neighbours or macro.first != FIRST[0]):
@@ -239,7 +239,10 @@ def _count(store: Store, macro: Macro | None, memory: int | str | None, beside: 
     kind, count, of = check_macro(macro.stages)
     if kind != "parts" or of != parts:
         raise ConfigError(f"macro: expected parts:B/{parts} for a store of {parts} parts, got {macro.stages}")
-    needed = group_bytes(store, count, 0, 0, keep) + beside(count)
+    groups = group_bytes(store, count, 0, 0, keep)
+    needed = groups + beside(count)
+    if memory is not None and needed > budget:
+        needed = groups + beside(count, is_drawn=True)
     if memory is not None and needed > budget:
         least, got = least_told(needed), shown_bytes(budget)
         text = f"memory: expected at least {shown_bytes(least)} for groups of {count} parts, got {got}"

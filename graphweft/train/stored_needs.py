@@ -3,22 +3,18 @@
 Comes in: the steps of mode "macro" or "mini" over a store, and a budget. Goes out: fewer parts of a group, a smaller
 table of rows, batches that are prepared ahead and tiles of evaluations as far as the budget asks, or an error that
 names the least that would do. Called by the trainer and by ``gw.plan``. Batches change with the parts of a group alone,
-which follow from sizes; what a batch takes is measured on one.
+which follow from sizes (:mod:`graphweft.train.stored_sizes`); what a batch takes is measured on one.
 """
 
 from __future__ import annotations
 
 import functools
-import math
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 
 from graphweft._budget import lifted, own_bytes
 from graphweft._memory import POOL
@@ -27,17 +23,10 @@ from graphweft.loader.disk import AHEAD, batch_bytes
 from graphweft.loader.disk_feed import batches_known, drawing_threads
 from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.loader.group_loader import GroupLoader, PlannedGroup
-from graphweft.loader.groups import group_bytes, kept_bytes, part_bytes
-from graphweft.nn.stack import Stack
-from graphweft.nn.typed_stack import TypedStack
+from graphweft.loader.groups import kept_bytes
 from graphweft.storage.feature import is_dense
-from graphweft.storage.flat_rows import flat_rows_of
 from graphweft.storage.piece_rows import COUNT_BYTES, least_piece_memory, most_piece_memory
 from graphweft.storage.row_cache import NODE_BYTES, least_memory, table_room
-from graphweft.storage.store import Store
-from graphweft.storage.stored_structure import structure_bytes
-from graphweft.train.batch_estimate import batch_estimate
-from graphweft.train.full_batch import is_plain
 from graphweft.train.group_rehearsal import (
     Rehearsed,
     grown_beside_others,
@@ -45,123 +34,18 @@ from graphweft.train.group_rehearsal import (
     held_bytes,
     rehearsed_group,
 )
-from graphweft.train.link_task import MOST_SCORED, RANKED_AMONG
-from graphweft.train.needs import MARGIN, Needs, RunBudget, refusal
+from graphweft.train.needs import MARGIN, Needs, RunBudget
 from graphweft.train.needs_by_running import kept_buffers
-from graphweft.train.needs_by_sizes import times_held
 from graphweft.train.part_inference import PartInference
-from graphweft.train.stored_evaluation import evaluation_needs, outputs_bytes, structure_of_part
-from graphweft.train.target import Target
-from graphweft.train.tiles import LEAST_WITHIN
+from graphweft.train.stored_evaluation import evaluation_needs
+from graphweft.train.stored_sizes import COPIES, SEED_BYTES, SWING, THREADS, ahead_bytes
 
-T = TypeVar("T")
 _REAL, _ID = 4, 8
-_COPIES = 4  # of each parameter: two moments, the best and the last weights
-_SWING = 1.05  # batches differ in size
-_ROWS = 1.15  # and so do their rows, of which a table has to hold all
-# threads that read and prepare, with their stacks and what their heaps keep of small blocks: 0.2 to 0.5 MB each
-_THREADS = 1 << 20
-_SEED_BYTES = 48  # of a seed: orders of two epochs, places and numbers of its group
+_ROWS = 1.15  # rows of batches differ, and a table has to hold all of one
 _ITEM_BYTES = 16  # of a seed or pair that is in no group: orders of two epochs
-_WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
-_PROGRAMS = 4 << 20  # what programs, their modules and the heap take, before it is known
-_PLAN, _PLANS = 1 << 19, 3  # of a typed layer's plan, and how many there are: two of steps, one of evaluations
-_UNASKED = 6 << 20  # what a budget has to leave room for besides
-_EVALUATES = 4 << 20  # what an evaluation takes before it is tried: pieces that are read, structure, numbers of nodes
-_MET = 0.9  # times rows of uniform draws: those of a graph with communities or hubs meet more often
-_LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known pairs, edges to predict and their order
-# Bytes of an edge while edges are held out, beside the structure: both ends, sorted pairs, places and what is kept; and
-# what there is of any graph.
-SPLITTING, _SPLITS = 100, 2 << 20
-# Of an edge afterwards: the training graph and its edges' ids, and pairs to predict, both ends and their order.
-_PAIR_BYTES = 54
-_HELD_OUT = 0.11  # of the edges, of which a tenth is in the test by hash
-_PAIR = 9  # bytes of a pair that is ranked: its destination, and a mark
-_KEYED = 24  # bytes of an edge of a part that pairs are looked up in
-_SOME_PAIRS = 4 << 20  # pairs that are looked up, multiplied and ranked at a time
 _ATTEMPTS = 2  # of evaluations: what the first one compiles is known to the second
 _PIECES_TRIED = 16  # one in so many bytes of the budget is for rows while a step is tried
-_SHARED = 1.25  # times what sizes say of a batch, before one is measured
 _total = attrgetter("total")
-
-
-def least_beside(model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], batch_size: int, count: int) -> int:
-    """Bytes of a run beside its groups of ``count`` parts, from sizes alone."""
-    counts = [ids.numel() for ids in (ds.train_idx, ds.val_idx, ds.test_idx)]
-    held = outputs_bytes(counts, ds) if isinstance(model, Stack) else 0
-    # the next group is read once a batch of this one is done, where it has no other
-    of = np.searchsorted(ds.store.bounds, ds.row_ids[torch.unique(ds.train_idx)].numpy(), "right") - 1
-    apart = int(np.sort(np.bincount(of, minlength=len(ds.store)))[-count:].sum()) <= batch_size
-    return _residents(ds) + _beside(model, ds.store, fanouts, batch_size, count, held, apart)
-
-
-def least_beside_links(model: Stack, store: Store, fanouts: Sequence[int], batch_size: int, count: int) -> int:
-    """As :func:`least_beside`, of link prediction with ``batch_size`` pairs and as many negatives."""
-    nodes, edges = store.num_nodes, int(np.sort(store.edge_counts)[-count:].sum())
-    held, scoring = link_outputs(model, store)
-    fixed = 2 * _ID * nodes + _ID * len(store) ** 2 + _LINK_BYTES * edges
-    return fixed + _beside(model, store, fanouts, 4 * batch_size, count, max(held, scoring))
-
-
-def link_outputs(model: Stack, store: Store, whole: bool = False, split: Any = None) -> tuple[int, int]:
-    """Bytes of embeddings of all nodes with what numbers them; and, once they are there, of scoring pairs.
-
-    As many destinations of each held-out edge as are ranked are drawn together, and looked up part by part, unless the
-    ``whole`` structure is in memory. ``split``: the edges that are held out, where they are known.
-    """
-    rows, pairs = _REAL * model.out_features * store.num_nodes, _SOME_PAIRS
-    if not whole:
-        edges = int(_HELD_OUT * store.num_edges) if split is None else max(split.val.shape[1], split.test.shape[1])
-        pairs += _PAIR * RANKED_AMONG * min(MOST_SCORED, edges) + _KEYED * int(store.edge_counts.max(initial=0))
-    return rows + (2 * _ID + _REAL) * store.num_nodes, rows + max(rows, pairs)
-
-
-def _beside(
-    model: nn.Module, store: Store, fanouts: Sequence[int], seeds: int, count: int, held: int, apart: bool = False
-) -> int:
-    """What a step or an evaluation takes that holds so many bytes, with programs and the model.
-
-    ``apart``: no group is read while a batch is trained on, which takes what reading has given back.
-    """
-    order = np.argsort(-part_bytes(store), kind="stable")[:count]
-    nodes = int(np.diff(store.bounds)[order].sum())
-    edges = int(store.edge_counts[order].sum())
-    weights = sum(p.nbytes for p in model.parameters())
-    # a step of typed layers is told too low by its rows: several parts are tried where all columns of the model fit,
-    # which are one more for each node of a type without features
-    width = store.row_width if count == 1 else store.num_features
-    found = batch_estimate(model, width, fanouts, min(seeds, nodes), nodes, edges, _relations_in(store))
-    batch = int(_SHARED * (found.step + found.rows * _REAL * width))
-    # an evaluation takes what groups have given back
-    groups = group_bytes(store, count, 0)
-    batch -= groups - int(part_bytes(store, 0)[order].sum()) if apart else 0
-    return (
-        _COPIES * weights
-        + _programs_told(model)
-        + _UNASKED
-        + max(batch, 0, _EVALUATES + structure_of_part(store) + held - groups)
-    )
-
-
-def _programs_told(model: nn.Module) -> int:
-    """Bytes of programs, before it is known."""
-    return _PROGRAMS // 2 + _PLANS * _PLAN * len(model.layers) if isinstance(model, TypedStack) else _PROGRAMS
-
-
-def _relations_in(store: Store) -> int:
-    """The most relations that lead into a type of nodes; 1 without types."""
-    return 1 if store.types is None else max(Counter(dst for _, _, dst in store.types.relations).values(), default=1)
-
-
-def least_told(estimated: int) -> int:
-    """The budget that a refusal by sizes alone names; what is measured afterwards wants more room to spare."""
-    return Needs(program=estimated - _UNASKED, measured=True).least
-
-
-def _residents(ds: StoredDataset) -> int:
-    """Bytes of splits, labels, and orders of epochs."""
-    label = ds.y.element_size() * (ds.y.shape[1] if ds.y.dim() == 2 else 1)
-    return len(ds.y) * (2 * label + 3 * _ID) + ds.train_idx.numel() * _SEED_BYTES
 
 
 def fit_groups(steps: Any, budget: RunBudget) -> None:
@@ -254,101 +138,12 @@ def _by_way(loader: GroupLoader, base: Needs, found: Rehearsed, scale: float) ->
             min(way.workers, most_ahead - 1),
         )
         own = made * found.making + (first - made) * found.kept
-        batches = int(_SWING * (ready * found.held + own)) + (reading if apart else 0)
-        lent = int(_SWING * (ready * found.held_lent + made * found.making_lent))
-        begun = int(_SWING * (first - made) * (found.making - found.kept))
+        batches = int(SWING * (ready * found.held + own)) + (reading if apart else 0)
+        lent = int(SWING * (ready * found.held_lent + made * found.making_lent))
+        begun = int(SWING * (first - made) * (found.making - found.kept))
         step = max(_in_pages(found.step, found.lent, lent), begun, before - batches)
         ways[way] = replace(base, batches=groups + batches, step=step)
     return ways
-
-
-def check_rows(
-    model: nn.Module,
-    ds: StoredDataset,
-    fanouts: Sequence[int],
-    batch_size: int,
-    budget: int,
-    target: Target,
-    is_drawn: bool = True,
-) -> None:
-    """Structure, labels and a batch with its rows fit, or finding out what they take does, before they are read.
-
-    Args:
-        model: The model.
-        ds: The data.
-        fanouts: Of the layers.
-        batch_size: Seeds of a batch.
-        budget: Bytes that may be taken.
-        target: What scores outputs.
-        is_drawn: Whether neighbours are drawn node by node, which may be compiled with the model.
-
-    Raises: MemoryBudgetError.
-    """
-    there = is_drawn and _reads_rows_there(model, ds)
-    evaluation = _evaluation_told(ds, target)
-    needs, trying = _of_rows(model, ds, fanouts, min(batch_size, ds.train_idx.numel()), evaluation, not there)
-    if not (needs.fits(budget) or trying.fits(budget)):
-        raise refusal(needs, budget)
-
-
-def _reads_rows_there(model: nn.Module, ds: StoredDataset) -> bool:
-    """Whether a step that is compiled with its draws reads rows of features where they lie: nothing is dropped."""
-    is_staged = is_plain(model) and isinstance(model, Stack) and model.is_staged()
-    return is_staged and not (model.dropout or ds.store.has_weights)
-
-
-def _evaluation_told(ds: StoredDataset, target: Target) -> int:
-    """Bytes of outputs of the splits with a small tile, or with what scores them."""
-    counts = [ids.numel() for ids in (ds.train_idx, ds.val_idx, ds.test_idx)]
-    scoring = target.scored_row(max(ds.num_classes, 1)) * max(counts)
-    return outputs_bytes(counts, ds) + max(_EVALUATES + structure_of_part(ds.store), scoring)
-
-
-def check_link_rows(model: Stack, ds: StoredDataset, fanouts: Sequence[int], batch_size: int, budget: int) -> None:
-    """As :func:`check_rows`, of link prediction with ``batch_size`` pairs and as many negatives.
-
-    Edges are held out before anything else is there but the structure.
-    """
-    store, (held, scoring) = ds.store, link_outputs(model, ds.store, whole=True)
-    seeds = round(ds.num_nodes * -math.expm1(-4 * batch_size / max(ds.num_nodes, 1)))  # some nodes come several times
-    evaluation = max(held, scoring)
-    told = _of_rows(model, ds, fanouts, seeds, evaluation)
-    needs, trying = (replace(found, data=_PAIR_BYTES * store.num_edges) for found in told)
-    splitting = needs.program + needs.structure + _SPLITS + SPLITTING * store.num_edges
-    needs = replace(needs, begins=splitting + _UNASKED)
-    if splitting > budget or not (needs.fits(budget) or trying.fits(budget)):
-        raise refusal(needs, budget)
-
-
-def _of_rows(
-    model: nn.Module, ds: StoredDataset, fanouts: Sequence[int], seeds: int, evaluation: int, copies: bool = True
-) -> tuple[Needs, Needs]:
-    """What training on batches of so many seeds takes, and finding that out by one of them; from sizes alone.
-
-    ``copies``: whether a step has rows of features of its own.
-    """
-    store, nodes = ds.store, ds.num_nodes
-    kept, reading = structure_bytes(store)
-    weights, relations = sum(p.nbytes for p in model.parameters()), _relations_in(store)
-    times = times_held(model)[0], int(copies)
-    found = batch_estimate(model, store.row_width, fanouts, seeds, nodes, store.num_edges, relations, features=times)
-    read = int(_MET * found.rows)
-    rows, alone = least_memory(store, nodes, read), _REAL * store.row_width * read
-    if flat_rows_of(store) is not None:
-        rows = min(rows, least_piece_memory(store))
-        alone = rows
-        reading = max(reading, 2 * LEAST_WITHIN * _REAL * store.row_width)  # rows that an evaluation embeds
-    program, most = _programs_told(model) + _THREADS, max(reading, evaluation)
-    needs = Needs(program, structure=kept, kept=rows, parameters=_COPIES * weights, evaluation=most, trims=True)
-    step, batches = int(_SWING * found.step), _ahead(found.ids, found.ids, drawing_threads())
-    trying = replace(needs, kept=0, step=step + alone + found.ids)
-    # what is measured afterwards may be more, so that a refusal names room to spare
-    return replace(needs, step=step, batches=batches, measured=True), trying
-
-
-def _ahead(held: int, making: int, workers: int) -> int:
-    """Bytes of batches that threads draw ahead, with what drawing takes and what a thread's own heap keeps of it."""
-    return workers * (int(_SWING * (held + making)) + min(_WORKER, making))
 
 
 def fit_rows(steps: Any, budget: RunBudget) -> None:
@@ -409,7 +204,7 @@ def rows_within(steps: Any, budget: RunBudget) -> RowRooms:
         POOL.trim()
     base = _base(steps, budget)
     base = replace(base, program=_row_programs(steps, budget), structure=steps.pooled(budget.pooled))
-    batches = _ahead(found.held, found.making, drawing_threads() if pieces else steps.loader.disk_workers)
+    batches = ahead_bytes(found.held, found.making, drawing_threads() if pieces else steps.loader.disk_workers)
     step = _in_pages(found.step, found.lent)
     at_least = least_memory(store, nodes, int(_ROWS * found.rows))
     # batches are drawn ahead by what they are thought to have
@@ -424,14 +219,14 @@ def rows_within(steps: Any, budget: RunBudget) -> RowRooms:
             return RowRooms(replace(needs, kept=kept, batches=needs.batches + read), memory, False, found.rows)
         return RowRooms(replace(needs, kept=int(share * memory)), memory, False, found.rows)
     at_least, most = least_piece_memory(store), most_piece_memory(store, found.rows)
-    needs = replace(base, batches=int(_SWING * (found.making + found.held)), step=step)
+    needs = replace(base, batches=int(SWING * (found.making + found.held)), step=step)
     needs, memory = _beside_rows(steps, budget, needs, at_least, 1.0)
     memory = min(max(memory, at_least), most)
     return RowRooms(replace(needs, kept=memory), memory, True, found.rows)
 
 
 def _row_programs(steps: Any, budget: RunBudget) -> int:
-    """The account of programs now, without tables, which are made anew; one of :data:`_THREADS` reads rows."""
+    """The account of programs now, without tables, which are made anew; one of :data:`THREADS` reads rows."""
     books = steps.ds.num_nodes * (COUNT_BYTES if steps.takes_pieces else NODE_BYTES)
     return _programs(steps, budget, steps.inference, books)
 
@@ -509,7 +304,7 @@ def _in_pages(step: int, lent: int, beside: int = 0) -> int:
         >>> [_in_pages(step, lent) >> 10 for step, lent in ((1 << 20, 0), (3 << 20, 2_000_000), (3 << 20, 1_900_000))]
         [1075, 5270, 3325]
     """
-    return int(_SWING * step) + -(int(_SWING * lent) + beside) % POOL.page
+    return int(SWING * step) + -(int(SWING * lent) + beside) % POOL.page
 
 
 def _left(budget: RunBudget, needs: Needs) -> int:
@@ -522,8 +317,14 @@ def _base(steps: Any, budget: RunBudget) -> Needs:
     weights = sum(p.nbytes for p in steps.model.parameters())
     taken = own_bytes() - (POOL.stats().mapped - budget.pooled) - budget.floor
     data = stored_bytes(steps.ds)
-    orders = steps.loader.num_items * (_SEED_BYTES if isinstance(steps.loader, GroupLoader) else _ITEM_BYTES)
-    return Needs(program=max(taken - data, 0) + _THREADS, data=data + orders, parameters=_COPIES * weights, trims=True)
+    orders = steps.loader.num_items * (SEED_BYTES if isinstance(steps.loader, GroupLoader) else _ITEM_BYTES)
+    return Needs(
+        program=max(taken - data, 0) + THREADS,
+        data=data + orders,
+        parameters=COPIES * weights,
+        trims=True,
+        is_close=True,
+    )
 
 
 def _programs(steps: Any, budget: RunBudget, inference: PartInference, books: int = 0) -> int:
@@ -555,15 +356,9 @@ def _largest(loader: GroupLoader) -> tuple[PlannedGroup, float]:
 
 
 __all__ = [
-    "check_link_rows",
-    "check_rows",
     "fit_groups",
     "fit_rows",
     "groups_within",
-    "least_beside",
-    "least_beside_links",
-    "least_told",
-    "link_outputs",
     "predicted_bytes",
     "rows_within",
     "stored_bytes",

@@ -17,7 +17,7 @@ from graphweft.loader.link_groups import LinkGroupLoader, share_of
 from graphweft.train.link_metrics import hits_at, mean_reciprocal, ranks
 from graphweft.train.link_task import MOST_SCORED, RANKED, STAGES, LinkTask, dots
 from graphweft.train.needs_by_running import grown_while
-from graphweft.train.stored_needs import link_outputs
+from graphweft.train.stored_sizes import link_outputs
 
 RUN = 64 << 20  # of a whole run
 TABLE = 2_400_000  # about three quarters of the rows have room

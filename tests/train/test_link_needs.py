@@ -13,7 +13,7 @@ import graphweft as gw
 from graphweft._memory import POOL, lean_heap
 from graphweft.data.link_split import split_links
 from graphweft.loader.group_loader import GroupLoader
-from graphweft.train import stored_needs
+from graphweft.train import stored_needs, stored_sizes
 from graphweft.train.group_rehearsal import grown_beside_others, grown_by_step
 from graphweft.train.needs_by_running import grown_while
 
@@ -34,12 +34,12 @@ def test_what_holding_out_edges_takes_is_counted(bidirected: bool) -> None:
     graph.edges()
     POOL.trim()
     taken, split = grown_while(lambda: split_links(graph))
-    counted = stored_needs._SPLITS + stored_needs.SPLITTING * graph.num_edges
+    counted = stored_sizes._SPLITS + stored_sizes.SPLITTING * graph.num_edges
     assert 0.7 * counted < taken < counted
     ends = (split.train, split.val, split.test, split.kept)
     held = sum(tensor.nbytes for tensor in ends) + split.graph.csc.indices.nbytes
     held += 2 * split.train.nbytes  # in the loader: both ends, and orders of two epochs
-    assert held <= stored_needs._PAIR_BYTES * graph.num_edges < (3 if bidirected else 1.3) * held
+    assert held <= stored_sizes._PAIR_BYTES * graph.num_edges < (3 if bidirected else 1.3) * held
 
 
 @pytest.mark.own_process
@@ -56,7 +56,7 @@ def test_the_least_that_sizes_name_for_links_has_no_rows_beside_edges_that_are_h
 
     with pytest.raises(gw.errors.MemoryBudgetError) as refused:
         made("4MB")
-    least, edges = refused.value.least, stored_needs.SPLITTING * graph.num_edges
+    least, edges = refused.value.least, stored_sizes.SPLITTING * graph.num_edges
     assert edges < least < 2.2 * edges
     taken, trainer = grown_while(lambda: made(least))
     assert taken <= least < 2.3 * taken and len(trainer.fit(1)) == 1
