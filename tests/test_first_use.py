@@ -199,7 +199,7 @@ def test_without_a_compiler_that_works_the_command_says_so_in_one_line(
         patch.delenv("CXX", raising=False)
         assert main(["doctor", "--compile"]) == 2
     assert capsys.readouterr().err == (
-        "graphweft doctor: kernels: expected a C++ compiler, got none; install g++ or clang++\n"
+        "graphweft doctor: --compile: expected a C++ compiler, got none; install g++ or clang++\n"
     )
     for recipe in _first_use.recipes(_native.LEVEL).values():
         for path in recipe.paths:
@@ -207,7 +207,7 @@ def test_without_a_compiler_that_works_the_command_says_so_in_one_line(
     assert main(["doctor", "--compile"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert (
-        last.startswith("graphweft doctor: kernels: expected a C++17 compiler with OpenMP, got ") and "broken" in last
+        last.startswith("graphweft doctor: --compile: expected a C++17 compiler with OpenMP, got ") and "broken" in last
     )
 
 

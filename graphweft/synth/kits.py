@@ -70,8 +70,8 @@ endif()
 file(GLOB sources core/*.cpp support/*.cpp)
 """
 
-_SOON = """# What works on files, text and edges is no faster with more optimisation than this, and compiles sooner.
-file(GLOB soon main.cpp core/memory.cpp core/csr.cpp core/structure.cpp)
+_SOON = """# What works on files and text is no faster with more optimisation than this, and compiles sooner.
+file(GLOB soon main.cpp core/memory.cpp)
 foreach(name arrays dataset edge_weights graph memory report weights)
   file(GLOB found support/${name}.cpp)
   list(APPEND soon ${found})

@@ -149,7 +149,8 @@ def test_memory_that_is_out_says_what_to_lower(
         trainer.fit(1)
     assert str(caught.value) == line
     assert cli._failed(caught.value, ["train"]) == 2
-    assert capsys.readouterr().err == f"graphweft train: --{line}\n"
+    typed = line.replace("precision='bf16'", "--precision bf16").replace("mode='mini'", "--mode mini")
+    assert capsys.readouterr().err == f"graphweft train: --{typed}\n"
 
 
 def test_other_errors_and_the_memory_of_the_host_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
