@@ -61,8 +61,8 @@ def check_schedule(text: str) -> tuple[str, tuple[float, ...]]:
     wrong = any(not 0 < number < math.inf for number in numbers) or any(number % 1 for number in counts)
     wrong = wrong or (name == "plateau" and any(factor >= 1 for factor in numbers[1:]))  # torch wants it below
     if len(numbers) > most or wrong:
-        forms = "cosine:EPOCHS, linear:EPOCHS, step:EPOCHS:FACTOR, exponential:FACTOR or plateau:PATIENCE:FACTOR below 1"
-        raise ConfigError(f"scheduler: expected {forms}, got {text!r}")
+        forms = "cosine:EPOCHS, linear:EPOCHS, step:EPOCHS:FACTOR, exponential:FACTOR or plateau:PATIENCE:FACTOR"
+        raise ConfigError(f"scheduler: expected {forms} with a factor below 1, got {text!r}")
     return name, numbers
 
 
