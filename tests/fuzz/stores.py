@@ -373,12 +373,14 @@ _WIDE = "wide"  # a store of whose rows few have room, and whose parts keep few 
 _TRAININGS: dict[str, tuple[str, str, str | None]] = {
     "train": ("macro", f"whole-{_PREPARE}", "parts:2/8+reuse:2+keep:3+neighbours:0.5"),
     "mini": ("mini", f"whole-{_PREPARE}", None),
+    "auto": ("auto", _WIDE, None),
     "neighbours": ("macro", _WIDE, "neighbours:auto"),
     "first": ("macro", f"whole-{_PREPARE}", "parts:2/8+first:whole"),
     "typed": ("macro", "typed", "parts:2/8"),
     "typed-mini": ("mini", "typed", None),
 }
 STEPS = (_PREPARE, *_TRAININGS)
+_TIGHT = {"auto": 1.0, "neighbours": 1.5}  # those with little room: times the least that is named
 
 
 def kills(count: int, seed: int, largest: int, what: Sequence[str] = ()) -> int:
@@ -401,7 +403,7 @@ def kills(count: int, seed: int, largest: int, what: Sequence[str] = ()) -> int:
             if name not in what:
                 continue
             run = partial(trained, folder / store, mode, epochs=4, macro=macro)
-            memory = _tight(folder, run) if name == "neighbours" else 256 << 20
+            memory = _tight(folder, run, _TIGHT[name]) if name in _TIGHT else 256 << 20
 
             def train(out: Path, run: Any = run, memory: int = memory) -> Callable[[], Any]:
                 return lambda: run(memory=memory, out=out)
@@ -431,10 +433,10 @@ def _brings(identity: dict[str, Any]) -> bool:
     return bool(identity.get("neighbours")) and group != parts
 
 
-def _tight(folder: Path, run: Callable[..., Any]) -> int:
-    """A budget in which groups keep few of the edges, with room for some neighbours."""
+def _tight(folder: Path, run: Callable[..., Any], times: float) -> int:
+    """So many times the least budget that would do."""
     refused = _done("a budget", within(folder, lambda: run(memory=1 << 20, out=None)))
-    return int(1.5 * refused["least"])
+    return int(times * refused["least"])
 
 
 def _killed(

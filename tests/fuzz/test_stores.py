@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).with_name("stores.py")
     [
         ("budgets", r"0 steps over"),
         ("kills --steps prepare train mini", r"\d+ kills hit"),
-        ("kills --steps neighbours first typed", r"\d+ kills hit"),
+        ("kills --steps auto neighbours first typed", r"\d+ kills hit"),
     ],
 )
 def test_a_few(what: str, said: str) -> None:
